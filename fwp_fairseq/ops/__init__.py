@@ -1,0 +1,19 @@
+"""Tensor functions of fast weight programmers: feature maps and update rules. Imports only torch."""
+
+from fwp_fairseq.ops.feature_maps import (
+    dpfp_feature_map,
+    elu_feature_map,
+    favor_feature_map,
+    favor_random_matrix,
+    sum_normalize,
+    tanh_feature_map,
+)
+
+__all__ = [
+    "dpfp_feature_map",
+    "elu_feature_map",
+    "favor_feature_map",
+    "favor_random_matrix",
+    "sum_normalize",
+    "tanh_feature_map",
+]
