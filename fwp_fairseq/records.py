@@ -135,11 +135,8 @@ def write_record(results_dir, record):
     path = record_path(
         results_dir, record["experiment"], record["row"], record["seed"], record["cell"]
     )
-    try:
-        # One field a line: readable, and a difference between two runs shows as a line.
-        lines = [f"{json.dumps(key)}: {json.dumps(record[key], allow_nan=False)}" for key in FIELDS]
-    except (TypeError, ValueError) as error:
-        raise RecordError(f"the record for {path} holds a value JSON cannot express: {error}")
+    # One field a line: readable, and a difference between two runs shows as a line.
+    lines = [f"{json.dumps(field)}: {_to_json(field, record[field])}" for field in FIELDS]
     earlier = _scale_of(path) if path.exists() else None
     if record["scale"] == "mini" and earlier == "paper":
         raise RecordError(
@@ -293,6 +290,13 @@ def _non_finite_to_null(value):
     if isinstance(value, (list, tuple)):
         return [_non_finite_to_null(item) for item in value]
     return value
+
+
+def _to_json(field, value):
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{field}: holds a value that JSON cannot express ({error})")
 
 
 def _refuse_constant(name):

@@ -1,0 +1,92 @@
+"""`fwp-report NAME`: builds a table and a figure of the paper from the run records alone."""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from fwp_fairseq.reports import REPORTS, ReportError
+
+DESCRIPTION = """\
+Build one of the paper's tables or figures from the records in <results>/runs:
+a Markdown table and a PNG, our numbers next to the published ones. Nothing is
+trained, and no record is changed."""
+
+EPILOG = """\
+reports:
+  figure_capacity     synthetic retrieval, sum rule: loss against number of keys
+  figure_update_rule  synthetic retrieval, sum, delta and fwm rule
+
+examples:
+  fwp-report figure_capacity
+  fwp-report figure_update_rule --brief
+  fwp-report figure_capacity --results /data/my_results --out /tmp/look
+
+Runs at mini scale go in a table and a figure of their own (NAME_mini).
+A record that cannot be used is named on stderr and left as it is; the report is
+built from the others. Exit status: 0 all is well, 1 nothing to report or some
+records were left out, 2 wrong arguments."""
+
+
+def main(argv=None):
+    """Run the command; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    results_dir, out_dir = Path(arguments.results), Path(arguments.out or arguments.results)
+    try:
+        report = REPORTS[arguments.name](results_dir)
+        for part in report.parts:
+            table = out_dir / "tables" / f"{part.name}.md"
+            figure = out_dir / "figures" / f"{part.name}.png"
+            _write(table, part.markdown.encode("utf-8"))
+            width = shutil.get_terminal_size(fallback=(100, 24)).columns
+            print(part.brief(width) if arguments.brief else part.markdown)
+            print(f"table:  {table}")
+            _write(figure, part.figure())
+            print(f"figure: {figure}")
+    except ReportError as error:
+        print(f"fwp-report: error: {error}", file=sys.stderr)
+        return 1
+    for problem in report.problems:
+        print(f"fwp-report: left out: {problem}", file=sys.stderr)
+    return 1 if report.problems else 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="fwp-report",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", choices=sorted(REPORTS), help="which one, see below")
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        default="results",
+        help="folder whose runs/ holds the records (default: results)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="write tables/NAME.md and figures/NAME.png here (default: the results folder)",
+    )
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="print only the last losses, ours / authors'; the files are the same",
+    )
+    return parser
+
+
+def _write(path, content):
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise ReportError(
+            f"{path} cannot be written ({error.strerror}); name another folder with --out"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

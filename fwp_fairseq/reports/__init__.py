@@ -1,0 +1,15 @@
+"""Tables and figures of the paper, built from run records; `fwp-report` is the command.
+
+One module a table or figure, with a function `build(results_dir)` that returns a `Report`. A new
+one is a new module and a line here.
+"""
+
+from fwp_fairseq.reports import figure_capacity, figure_update_rule
+from fwp_fairseq.reports.report import Part, Report, ReportError
+
+REPORTS = {
+    "figure_capacity": figure_capacity.build,
+    "figure_update_rule": figure_update_rule.build,
+}
+
+__all__ = ["REPORTS", "Part", "Report", "ReportError"]

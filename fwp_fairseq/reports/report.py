@@ -1,0 +1,40 @@
+"""What a report consists of, and the text tables that all of them use."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+class ReportError(Exception):
+    """A report cannot be built; the text says why and what to do."""
+
+
+@dataclass
+class Part:
+    """One Markdown table and its figure. Runs at mini scale have a part of their own."""
+
+    name: str  # file name without ending
+    markdown: str
+    brief: Callable[[int], str]  # width in columns -> short text for the terminal
+    figure: Callable[[], bytes]  # PNG; drawn when called, since matplotlib is optional
+
+
+@dataclass
+class Report:
+    parts: list[Part]
+    problems: list[str] = field(default_factory=list)  # records that were left out, and why
+
+
+def markdown_table(header, rows, text_columns=0):
+    """Markdown table; the first `text_columns` columns are set left, the others, numbers, right.
+
+    Cells are padded, so that the source reads as a table too.
+    """
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    is_text = [i < text_columns for i in range(len(header))]
+    rule = ["-" * (width - 1) + ("-" if text else ":") for width, text in zip(widths, is_text)]
+    lines = []
+    for line in [header, rule, *rows]:
+        cells = zip(line, widths, is_text)
+        padded = [cell.ljust(width) if text else cell.rjust(width) for cell, width, text in cells]
+        lines.append("| " + " | ".join(padded) + " |")
+    return "\n".join(lines)
