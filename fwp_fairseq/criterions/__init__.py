@@ -1,0 +1,3 @@
+"""fairseq criterions."""
+
+from . import retrieval_error  # noqa: F401

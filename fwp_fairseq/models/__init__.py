@@ -1,0 +1,3 @@
+"""fairseq models."""
+
+from . import retrieval  # noqa: F401

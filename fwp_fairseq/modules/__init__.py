@@ -1,0 +1,1 @@
+"""nn.Modules and functions built on `fwp_fairseq.ops`."""

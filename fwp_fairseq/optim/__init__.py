@@ -1,0 +1,3 @@
+"""fairseq optimizers."""
+
+from . import torch_adam  # noqa: F401

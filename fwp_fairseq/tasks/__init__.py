@@ -1,0 +1,3 @@
+"""fairseq tasks."""
+
+from . import synthetic_retrieval  # noqa: F401

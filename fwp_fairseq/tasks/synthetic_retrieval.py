@@ -1,0 +1,265 @@
+"""Synthetic retrieval (section 6.1 of the paper): train on key-value pairs, stop by the authors' rule, write a record.
+
+One run is one cell of a figure: `fairseq-hydra-train --config-dir configs/synthetic --config-name capacity curve=elu
+task.num_keys=40`. The run ends by itself, and its record is then in `results/runs/`.
+"""
+
+import logging
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from typing import List, Optional
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II, OmegaConf
+
+from fwp_fairseq import compat, records
+from fwp_fairseq.data.retrieval import RetrievalEvaluationSet, RetrievalTrainingSet
+from fwp_fairseq.tasks.stopping import StoppingRule
+
+logger = logging.getLogger(__name__)
+
+EXPERIMENTS = ("figure_capacity", "figure_update_rule")
+
+
+@dataclass
+class SyntheticRetrievalConfig(FairseqDataclass):
+    experiment: str = field(default="figure_capacity", metadata={"help": f"one of {', '.join(EXPERIMENTS)}"})
+    row: str = field(default="elu", metadata={"help": "name of the curve, for the record"})
+    num_keys: int = field(default=20, metadata={"help": "S: number of keys, and of values"})
+    repetition: bool = field(
+        default=False,
+        metadata={"help": "draw keys and values with replacement, 2S pairs in training (the update-rule setting)"},
+    )
+    train_length: Optional[int] = field(
+        default=None, metadata={"help": "pairs a training sequence; by default S, or 2S with repetition"}
+    )
+    eval_length: Optional[int] = field(default=None, metadata={"help": "pairs an evaluation sequence; by default S"})
+    eval_sequences: int = field(default=20, metadata={"help": "fresh sequences an evaluation"})
+    stop_loss: float = field(default=0.001, metadata={"help": "stop at an evaluation loss of this or less"})
+    patience: int = field(default=10, metadata={"help": "stop after more than this many evaluations without a best"})
+    results_dir: Optional[str] = field(default="results", metadata={"help": "where records go; null writes none"})
+    seed: int = II("common.seed")
+    batch_size: int = II("dataset.batch_size")
+    max_update: int = II("optimization.max_update")
+    validate_interval_updates: int = II("dataset.validate_interval_updates")
+    lr: List[float] = II("optimization.lr")
+    wandb_project: Optional[str] = II("common.wandb_project")
+
+
+@register_task("synthetic_retrieval", dataclass=SyntheticRetrievalConfig)
+class SyntheticRetrievalTask(FairseqTask):
+    """Draws the data, decides when to stop, and writes the record."""
+
+    @classmethod
+    def setup_task(cls, cfg: SyntheticRetrievalConfig, **kwargs):
+        check_settings(cfg)
+        compat.begin_job()
+        if cfg.results_dir is not None:
+            records.check_writable(cfg.results_dir)
+        if cfg.wandb_project:
+            os.environ["WANDB_RUN_GROUP"] = cfg.experiment
+            os.environ["WANDB_NAME"] = f"{cfg.row}/{cell_name(cfg)}/seed{cfg.seed}"
+        return cls(cfg)
+
+    def __init__(self, cfg: SyntheticRetrievalConfig):
+        super().__init__(cfg)
+        self.rule = StoppingRule(cfg.stop_loss, cfg.patience)
+        self.train_length_losses = []
+        self.previous_seconds = 0.0
+        self.started = time.monotonic()
+        self.evaluated = {}
+        self.model_cfg = None
+        self.diverged = False
+
+    # What is evaluated: sequences of S pairs decide; those of the training length are recorded beside them.
+
+    @property
+    def train_length(self) -> int:
+        return self.cfg.train_length or self.cfg.num_keys * (2 if self.cfg.repetition else 1)
+
+    @property
+    def eval_length(self) -> int:
+        return self.cfg.eval_length or self.cfg.num_keys
+
+    @property
+    def subsets(self) -> tuple:
+        return ("valid",) if self.train_length == self.eval_length else ("valid", "valid_train_length")
+
+    def load_dataset(self, split, combine=False, **kwargs):
+        cfg = self.cfg
+        if split == "train":
+            self.datasets[split] = RetrievalTrainingSet(
+                cfg.max_update * cfg.batch_size, self.train_length, cfg.num_keys, cfg.repetition, seed=3 * cfg.seed
+            )
+        else:
+            number = ("valid", "valid_train_length").index(split)
+            self.datasets[split] = RetrievalEvaluationSet(
+                cfg.eval_sequences,
+                (self.eval_length, self.train_length)[number],
+                cfg.num_keys,
+                cfg.repetition,
+                seed=3 * cfg.seed + 1 + number,  # no sequence of one purpose is drawn for another
+            )
+
+    def build_model(self, cfg, from_checkpoint=False):
+        self.model_cfg = cfg
+        return super().build_model(cfg, from_checkpoint)
+
+    @property
+    def target_dictionary(self):
+        return None
+
+    def max_positions(self):
+        return None
+
+    def filter_indices_by_size(self, indices, dataset, max_positions=None, ignore_invalid_inputs=False):
+        return indices  # every sequence has the same length
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
+        loss, sample_size, logging_output = super().train_step(
+            sample, model, criterion, optimizer, update_num, ignore_grad
+        )
+        # fairseq's trainer raises on NaN and writes crash.pt; here a loss that becomes NaN is an outcome.
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norms = torch.stack(torch._foreach_norm(gradients))
+        if not (math.isfinite(logging_output["loss"]) and bool(torch.isfinite(norms).all())):
+            for gradient in gradients:
+                gradient.zero_()
+            logging_output["loss"] = 0.0
+            if not self.diverged:
+                self.diverged = True
+                self.finish(model, update_num, "diverged")
+        return loss, sample_size, logging_output
+
+    def begin_valid_epoch(self, epoch, model):
+        self.evaluated = {}
+        for subset in self.subsets:
+            self.datasets[subset].begin_evaluation(model.num_updates)
+
+    def valid_step(self, sample, model, criterion):
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        expected = int((sample["target"] >= 0).sum())
+        if logging_output["nqueries"] != expected:
+            raise RuntimeError(f"evaluated {logging_output['nqueries']} queries of {expected}")
+        self.evaluated[self.subsets[len(self.evaluated)]] = logging_output["loss"]
+        return loss, sample_size, logging_output
+
+    def post_validate(self, model, stats, agg):
+        if self.diverged or len(self.evaluated) < len(self.subsets):
+            return
+        update = int(stats["num_updates"])
+        reason = self.rule.observe(update, self.evaluated["valid"])
+        message = "%s %s: loss %.4f at update %d"
+        logger.info(message, self.cfg.row, cell_name(self.cfg), self.rule.losses[-1], update, extra={"sweep": "progress"})
+        if len(self.subsets) > 1:
+            self.train_length_losses.append(self.evaluated["valid_train_length"])
+        if reason is None and update >= self.cfg.max_update:
+            reason = "max_update"
+        if reason is not None:
+            self.finish(model, update, reason)
+
+    def finish(self, model, update, reason):
+        """Write the record and end the training."""
+        compat.request_stop(reason)
+        cfg = self.cfg
+        metrics = self.rule.summary()
+        if reason == "diverged":
+            metrics["last_loss"] = math.nan
+        curves = {"updates": self.rule.updates, "loss": self.rule.losses}
+        if len(self.subsets) > 1:
+            numbers = [loss for loss in self.train_length_losses if not math.isnan(loss)]
+            metrics["best_loss_train_length"] = min(numbers, default=math.nan)
+            metrics["last_loss_train_length"] = (
+                self.train_length_losses[-1] if self.train_length_losses and reason != "diverged" else math.nan
+            )
+            curves["loss_train_length"] = self.train_length_losses
+        metrics["stop_reason"] = reason
+        last = metrics["last_loss"]
+        if cfg.results_dir is not None:
+            logger.info("wrote %s", self.write_record(model, update, reason, metrics, curves))
+        message = "%s %s: last loss %.4f after %d updates (%s)"
+        logger.info(message, cfg.row, cell_name(cfg), last, update, reason, extra={"sweep": "finished"})
+
+    def write_record(self, model, update, reason, metrics, curves):
+        cfg = self.cfg
+        record = records.new_record(
+            experiment=cfg.experiment,
+            row=cfg.row,
+            cell=cell_name(cfg),
+            seed=cfg.seed,
+            scale="paper" if follows_the_paper(cfg, self.model_cfg, reason) else "mini",
+            status="diverged" if math.isnan(metrics["last_loss"]) else "finished",
+            metrics=metrics,
+            curves=curves,
+            updates=update,
+            wall_seconds=self.previous_seconds + time.monotonic() - self.started,
+            parameters=sum(p.numel() for p in model.parameters()),
+            state_size=model.state_size(self.train_length),
+            device=device_name(next(model.parameters()).device),
+            config={"task": plain(cfg), "model": plain(self.model_cfg)},
+        )
+        return records.write_record(cfg.results_dir, record)
+
+    # fairseq saves what these return with a checkpoint, and hands it back on resuming.
+
+    def get_checkpoint_dict(self):
+        state = {
+            "rule": self.rule.state_dict(),
+            "train_length_losses": self.train_length_losses,
+            "seconds": self.previous_seconds + time.monotonic() - self.started,
+        }
+        return {type(self).__name__: state}
+
+    def set_checkpoint_dict(self, state):
+        self.rule = StoppingRule(**state["rule"])
+        self.train_length_losses = state["train_length_losses"]
+        self.previous_seconds = state["seconds"]
+
+
+def cell_name(cfg) -> str:
+    return f"S{cfg.num_keys}"
+
+
+def plain(cfg) -> dict:
+    return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if OmegaConf.is_config(cfg) else dict(vars(cfg))
+
+
+def device_name(device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def check_settings(cfg) -> None:
+    """`ValueError` naming the field, the value and what is allowed."""
+    if cfg.experiment not in EXPERIMENTS:
+        raise ValueError(f"task.experiment: got {cfg.experiment!r}, allowed are {', '.join(EXPERIMENTS)}")
+    for name in ("num_keys", "train_length", "eval_length", "eval_sequences", "patience", "batch_size"):
+        value = getattr(cfg, name)
+        if value is not None and value < 1:
+            raise ValueError(f"task.{name}: must be >= 1, got {value}")
+    for name in ("train_length", "eval_length"):
+        length = getattr(cfg, name)
+        if not cfg.repetition and length is not None and length > cfg.num_keys:
+            raise ValueError(
+                f"task.num_keys: {cfg.num_keys} keys are too few for task.{name}={length} pairs without repetition; "
+                "raise num_keys or set task.repetition=true"
+            )
+
+
+def follows_the_paper(cfg, model_cfg, reason) -> bool:
+    """Whether every setting is the paper's, so that the record may stand beside its figures. A lower limit on the
+    updates does no harm to a run that ended ahead of it."""
+    tanh_fwm = model_cfg.feature_map == "tanh"
+    return (
+        (cfg.max_update == 100_000 or reason != "max_update" and cfg.max_update < 100_000)
+        and cfg.validate_interval_updates == 100
+        and cfg.batch_size == (128 if tanh_fwm else 32)
+        and math.isclose(cfg.lr[0], 1e-4 if tanh_fwm else 1e-3)
+        and (cfg.stop_loss, cfg.patience, cfg.eval_sequences, model_cfg.d_key) == (0.001, 10, 20, 64)
+        and cfg.repetition == (cfg.experiment == "figure_update_rule")
+        and cfg.train_length in (None, cfg.num_keys * (2 if cfg.repetition else 1))
+        and cfg.eval_length in (None, cfg.num_keys)
+    )
