@@ -50,8 +50,9 @@ find_python() {
             "ensurepip. Install it (Debian and Ubuntu: the package python3-venv), or activate" \
             "a virtual environment with Python 3.11 or 3.12."
     fi
-    fail "Python 3.11 or 3.12 is needed, and PATH has neither (${others:-no python3 at all, }so" \
-        "install one of the two, or activate a virtual or conda environment that has it)."
+    [ -n "$others" ] || others="there is no python3 at all, "
+    fail "Python 3.11 or 3.12 is needed, and PATH has neither: ${others%, }. Install one of the" \
+        "two, or activate a virtual or conda environment that has it."
 }
 
 make_environment() {
