@@ -1,5 +1,11 @@
 """Tensor functions of fast weight programmers: feature maps and update rules. Imports only torch."""
 
+from fwp_fairseq.ops.fast_weights import (
+    BACKENDS,
+    fast_weight_delta,
+    fast_weight_step,
+    fast_weight_sum,
+)
 from fwp_fairseq.ops.feature_maps import (
     dpfp_feature_map,
     elu_feature_map,
@@ -10,8 +16,12 @@ from fwp_fairseq.ops.feature_maps import (
 )
 
 __all__ = [
+    "BACKENDS",
     "dpfp_feature_map",
     "elu_feature_map",
+    "fast_weight_delta",
+    "fast_weight_step",
+    "fast_weight_sum",
     "favor_feature_map",
     "favor_random_matrix",
     "sum_normalize",
