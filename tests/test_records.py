@@ -48,7 +48,8 @@ def test_a_record_says_what_it_was_made_with():
     import torch
 
     record = make_record()
-    assert record["versions"]["torch"] == torch.__version__
+    # "2.13.0+cu130" is installed as "2.13.0".
+    assert torch.__version__.startswith(record["versions"]["torch"])
     assert record["versions"]["numpy"] == numpy.__version__
     assert record["versions"]["fairseq"] is not None
     assert record["peak_memory_mb"] > 10
