@@ -172,6 +172,9 @@ class Sweep:
 
     def run(self) -> int:
         self.logs.mkdir(parents=True, exist_ok=True)
+        # By default glibc returns every large tensor to the system and faults it in again, a third of the time.
+        os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**32))
+        os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**33))
         context = multiprocessing.get_context("spawn")
         work, news = context.Queue(), context.Queue()
         for multirun in self.multiruns:

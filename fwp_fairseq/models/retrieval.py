@@ -14,7 +14,12 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import nn
 
-from fwp_fairseq.modules.fast_weight_read import delta_read_weights, softmax_read_weights, sum_read_weights
+from fwp_fairseq.modules.fast_weight_read import (
+    delta_read_weights,
+    dpfp_sum_read_weights,
+    softmax_read_weights,
+    sum_read_weights,
+)
 from fwp_fairseq.ops import (
     dpfp_feature_map,
     elu_feature_map,
@@ -123,6 +128,8 @@ class RetrievalModel(BaseFairseqModel):
         if self.cfg.attention == "softmax":
             return self.gather(softmax_read_weights(k, q), values)
         phi = self.features()
+        if (self.cfg.feature_map, self.cfg.update_rule, q.shape[1]) == ("dpfp", "sum", 1):
+            return self.gather(dpfp_sum_read_weights(k, phi(q), self.cfg.nu, EPS), values)
         phi_k, phi_q = phi(k), phi(q)
         if self.cfg.update_rule == "sum":
             return self.gather(sum_read_weights(phi_k, phi_q, EPS), values)
