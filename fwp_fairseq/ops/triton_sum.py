@@ -60,10 +60,12 @@ class _TritonSum(torch.autograd.Function):
     def forward(ctx, q, k, v, state):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         state = None if state is None else state.float().contiguous()
+        tiles = triton_support.choose_tiles(q.shape[2], q.shape[-1], v.shape[-1], q.dtype)
         with torch.cuda.device_of(q):
-            states, end = _scan(k, v, state, reverse=False)
-            out = read_chunks(q, k, v, None, states)
+            states, end = _scan(k, v, state, tiles, reverse=False)
+            out = read_chunks(q, k, v, None, states, tiles)
         ctx.save_for_backward(q, k, v, states)
+        ctx.tiles = tiles
         return out, end
 
     @staticmethod
@@ -73,68 +75,65 @@ class _TritonSum(torch.autograd.Function):
         dout, dend = dout.contiguous(), dend.contiguous()
         dv = torch.empty_like(v)
         with torch.cuda.device_of(q):
-            state_grads, dstate = _scan(q, dout, dend, reverse=True)
-            written_gradient(q, k, dout, state_grads, dv)
-            dq, dk = query_key_gradient(q, k, v, None, None, dout, states, state_grads, None, None)
+            state_grads, dstate = _scan(q, dout, dend, ctx.tiles, reverse=True)
+            written_gradient(q, k, dout, state_grads, dv, ctx.tiles)
+            dq, dk = query_key_gradient(
+                q, k, v, None, None, dout, states, state_grads, None, None, ctx.tiles
+            )
         return dq, dk, dv, dstate if ctx.needs_input_grad[3] else None
 
 
-def _scan(k, v, start, reverse):
+def _scan(k, v, start, tiles, reverse):
     """(states, end): the state before each chunk (B, H, NT, Dk, Dv), and after the last; float32."""
     batch, heads, length, key_dim = k.shape
     value_dim = v.shape[-1]
-    tiles = triton_support.choose_tiles(length, key_dim, value_dim)
     chunks = triton.cdiv(length, tiles.C)
     states = k.new_empty(batch, heads, chunks, key_dim, value_dim, dtype=torch.float32)
     end = k.new_empty(batch, heads, key_dim, value_dim, dtype=torch.float32)
     triton_support.launch(
         sum_scan_kernel,
-        (batch * heads, tiles.NK, triton.cdiv(value_dim, tiles.BV)),
+        (batch * heads, triton.cdiv(key_dim, tiles.BK), triton.cdiv(value_dim, tiles.BV)),
         k, v, start, states, end, length, key_dim, value_dim, chunks,
         REVERSE=reverse, C=tiles.C, BK=tiles.BK, BV=tiles.BV,
-        PRECISION=triton_support.dot_precision(k.dtype), num_warps=4, num_stages=2,
+        PRECISION=tiles.precision, num_warps=4, num_stages=2,
     )  # fmt: skip
     return states, end
 
 
-def _chunk_launch(kernel, grid_columns, tiles, *tensors, q, v, value_tile, num_warps=4):
-    """Start one of the kernels of `triton_chunks.py`: one program a chunk, `grid_columns` tiles wide."""
-    batch, heads, length, key_dim = q.shape
-    chunks = triton.cdiv(length, tiles.C)
-    triton_support.launch(
-        kernel,
-        (batch * heads * chunks, grid_columns),
-        *tensors, length, key_dim, v.shape[-1], chunks,
-        C=tiles.C, BK=tiles.BK, BV=value_tile,
-        PRECISION=triton_support.dot_precision(q.dtype), num_warps=num_warps, num_stages=2,
-    )  # fmt: skip
-
-
-def read_chunks(q, k, v, beta, states):
+def read_chunks(q, k, v, beta, states, tiles):
     """The outputs (B, H, L, Dv) in q's dtype, from the state before each chunk."""
-    tiles = triton_support.choose_tiles(q.shape[2], q.shape[-1], v.shape[-1])
     out = torch.empty_like(v, dtype=q.dtype)
     columns = triton.cdiv(v.shape[-1], tiles.BV)
-    _chunk_launch(output_kernel, columns, tiles, q, k, v, beta, states, out, q=q, v=v, value_tile=tiles.BV)
+    _launch_chunks(output_kernel, columns, q, k, v, beta, states, out, q=q, v=v, tiles=tiles)
     return out
 
 
-def written_gradient(q, k, dout, state_grads, dwritten):
+def written_gradient(q, k, dout, state_grads, dwritten, tiles):
     """Fills dwritten (B, H, L, Dv); `written_gradient_kernel` says with what."""
-    tiles = triton_support.choose_tiles(q.shape[2], q.shape[-1], dout.shape[-1])
     columns = triton.cdiv(dout.shape[-1], tiles.BV)
     tensors = (q, k, dout, state_grads, dwritten)
-    _chunk_launch(written_gradient_kernel, columns, tiles, *tensors, q=q, v=dout, value_tile=tiles.BV)
+    _launch_chunks(written_gradient_kernel, columns, *tensors, q=q, v=dout, tiles=tiles)
 
 
-def query_key_gradient(q, k, v, beta, z, dout, states, state_grads, dv, dbeta):
+def query_key_gradient(q, k, v, beta, z, dout, states, state_grads, dv, dbeta, tiles):
     """(dq, dk); fills dv and dbeta too when beta is given."""
-    tiles = triton_support.choose_tiles(q.shape[2], q.shape[-1], v.shape[-1])
     dq, dk = torch.empty_like(q), torch.empty_like(k)
+    columns = triton.cdiv(q.shape[-1], tiles.BK)
     tensors = (q, k, v, beta, z, dout, states, state_grads, dq, dk, dv, dbeta)
-    # Four C x 64 accumulators: eight warps, and narrow value tiles, keep them in registers.
-    value_tile = triton_support.value_tile_at_most(32, v.shape[-1])
-    _chunk_launch(
-        query_key_gradient_kernel, tiles.NK, tiles, *tensors, q=q, v=v, value_tile=value_tile, num_warps=8
-    )
+    _launch_chunks(query_key_gradient_kernel, columns, *tensors, q=q, v=v, tiles=tiles)
     return dq, dk
+
+
+def _launch_chunks(kernel, columns, *tensors, q, v, tiles):
+    """Start a kernel of `triton_chunks.py`: one program for each chunk of each head and each column tile."""
+    batch, heads, length, key_dim = q.shape
+    chunks = triton.cdiv(length, tiles.C)
+    # The gradient of q and k has four accumulators, two of them C x C: more threads, narrower tiles.
+    wide = kernel is query_key_gradient_kernel
+    triton_support.launch(
+        kernel,
+        (batch * heads * chunks, columns),
+        *tensors, length, key_dim, v.shape[-1], chunks,
+        C=tiles.C, BK=tiles.BK, BV=min(tiles.BV, 32) if wide else tiles.BV,
+        PRECISION=tiles.precision, num_warps=8 if wide else 4, num_stages=2,
+    )  # fmt: skip

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-MAX_KEY_DIM = 512  # the scans hold Dk x value_tile numbers of the state in registers
-MAX_VALUE_DIM = 256  # any would be right; above this no tile configuration was ever compiled
-TENSOR_CORE_TILE = 16  # tl.dot accepts no smaller side
+# Larger ones would be right too, but their configurations were never compiled.
+MAX_KEY_DIM = 512
+MAX_VALUE_DIM = 256
+TENSOR_CORE_TILE = 16  # tl.dot takes no smaller side
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -53,30 +54,40 @@ def power_of_two_at_least(n: int) -> int:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tile sizes of one call: chunk length C, key tile BK (NK of them), value tiles BV and SV.
+    """How one call is cut: chunk length C, key tile BK, value tile BV, and the precision of tl.dot.
 
-    BV is the value tile of the kernels that run in parallel over chunks, SV that of the scans over
-    chunks, which hold a Dk x SV piece of the state.
+    SK x SV is the piece of the state that a scan of the delta rule works on; where SK covers Dk the
+    state stays in registers from chunk to chunk. Chosen once a call and kept for its backward pass.
     """
 
     C: int
     BK: int
-    NK: int
     BV: int
+    SK: int
     SV: int
+    precision: str
 
 
-def choose_tiles(length: int, key_dim: int, value_dim: int) -> Tiles:
-    # One fixed choice by shape: autotuning would compile every kernel many times at the first call.
+def choose_tiles(length: int, key_dim: int, value_dim: int, dtype: torch.dtype) -> Tiles:
+    """One fixed choice by shape: autotuning would compile every kernel many times at the first call."""
+    precision = dot_precision(dtype)
+    # Three TF32 products hold every operand twice. On sm_80 tiles of 64 then spill thousands of bytes.
+    side = 32 if precision == "tf32x3" else 64
     # A chunk costs C^2 (Dk + Dv) inside and C Dk Dv towards the state, so small heads want short
     # chunks; long ones save one state less often.
-    longest = 64 if key_dim > 32 else 32
+    longest = side if key_dim > 32 else 32
     chunk = min(longest, power_of_two_at_least(max(length, TENSOR_CORE_TILE)))
-    key_tile = min(64, power_of_two_at_least(max(key_dim, TENSOR_CORE_TILE)))
-    value_tile = value_tile_at_most(64, value_dim)
-    # The state piece of a scan stays at or below 64 x 128 numbers: 64 registers a thread of 4 warps.
-    scan_tile = value_tile_at_most(64 if key_dim <= 64 else 32 if key_dim <= 256 else 16, value_dim)
-    return Tiles(chunk, key_tile, -(-key_dim // key_tile), value_tile, scan_tile)
+    whole_key = power_of_two_at_least(max(key_dim, TENSOR_CORE_TILE))
+    value_tile = value_tile_at_most(side, value_dim)
+    in_registers = whole_key <= 2 * side
+    return Tiles(
+        C=chunk,
+        BK=min(side, whole_key),
+        BV=value_tile,
+        SK=whole_key if in_registers else side,
+        SV=value_tile_at_most(side // 2 if whole_key == 2 * side else side, value_dim),
+        precision=precision,
+    )
 
 
 def value_tile_at_most(largest: int, value_dim: int) -> int:
