@@ -14,16 +14,24 @@ from fwp_fairseq.ops.feature_maps import (
     sum_normalize,
     tanh_feature_map,
 )
+from fwp_fairseq.ops.fwm import fast_weight_fwm
+from fwp_fairseq.ops.normalisation import (
+    normalized_fast_weight_delta,
+    normalized_fast_weight_sum,
+)
 
 __all__ = [
     "BACKENDS",
     "dpfp_feature_map",
     "elu_feature_map",
     "fast_weight_delta",
+    "fast_weight_fwm",
     "fast_weight_step",
     "fast_weight_sum",
     "favor_feature_map",
     "favor_random_matrix",
+    "normalized_fast_weight_delta",
+    "normalized_fast_weight_sum",
     "sum_normalize",
     "tanh_feature_map",
 ]

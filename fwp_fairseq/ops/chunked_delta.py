@@ -2,15 +2,14 @@
 
 The C steps of a chunk depend on each other through a C x C triangular system only (Yang et al. 2024,
 "Parallelizing Linear Transformers with the Delta Rule over Sequence Length"), so a chunk is a handful
-of matrix products, and chunks are chained by their state. With the write keys ``A = diag(beta) K``,
-the removal keys ``R`` and the state ``W`` at the start of the chunk:
+of matrix products, and chunks are chained by their state. With the write keys ``A = diag(beta) K``
+and the state ``W`` at the start of the chunk:
 
-    (I + tril(R A^T, -1)) E = V - R W             E: the differences that are written
+    (I + tril(K A^T, -1)) E = V - K W             E: the differences that are written
     Y = Q W + tril(Q A^T) E
     W <- W + A^T E
 
-The delta rule has ``R = K``. Normalising the removed value divides the removal keys only, which is
-why the two are kept apart.
+Queries and keys read the state alike, so they go through the products as one matrix ``X = [Q; K]``.
 """
 
 import torch
@@ -19,15 +18,11 @@ from torch.autograd.function import once_differentiable
 from fwp_fairseq.ops.chunks import cut_into_spans
 
 
-def chunked_delta(q, k, v, beta, state, removal_scale=None, chunk=None):
-    """``(out, new_state)`` of the delta rule; ``state: (B, H, Dk, Dv)`` in float32 or float64.
-
-    ``removal_scale: (B, H, L)`` in the dtype of the state multiplies the removal key of each step:
-    what is removed is ``W^T (removal_scale_t k_t)``.
-    """
+def chunked_delta(q, k, v, beta, state, chunk=None):
+    """``(out, new_state)`` of the delta rule; ``state: (B, H, Dk, Dv)`` in float32 or float64."""
     chunk = chunk or chunk_length(q.shape[-1], v.shape[-1])
-    inputs = (q, k, v, beta, state, removal_scale)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+    inputs = (q, k, v, beta, state)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         return _ChunkedDelta.apply(*inputs, chunk)
     return _forward(*inputs, chunk)
 
@@ -39,15 +34,13 @@ def chunk_length(key_size, value_size):
 
 class _ChunkedDelta(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, beta, state, removal_scale, chunk):
+    def forward(ctx, q, k, v, beta, state, chunk):
         written = torch.empty(v.shape, dtype=state.dtype, device=v.device)
         span_states = []
-        out, new_state = _forward(
-            q, k, v, beta, state, removal_scale, chunk, written, span_states
-        )
+        out, new_state = _forward(q, k, v, beta, state, chunk, written, span_states)
         # Of the rest the backward recomputes what is cheap: all of size L x C.
-        ctx.save_for_backward(q, k, beta, removal_scale, written, *span_states)
-        ctx.chunk, ctx.dtypes = chunk, (v.dtype, state.dtype)
+        ctx.save_for_backward(q, k, beta, written, *span_states)
+        ctx.chunk, ctx.v_dtype = chunk, v.dtype
         return out, new_state
 
     @staticmethod
@@ -62,40 +55,32 @@ def _spans(q, v, chunk):
     return cut_into_spans(q.shape[2], chunk, heads * (chunk * per_step + key_size * value_size))
 
 
-def _load_keys(span, q, k, beta, removal_scale, dtype):
-    """``X = [Q; R]`` and ``A``, flat over chunks and heads, and ``tril(Q A^T)`` over ``R A^T``."""
-    queries_and_removal = span.load_stacked(q, k, dtype)
-    removal_keys = queries_and_removal[:, span.chunk :]
-    write_keys = removal_keys * span.load(beta, dtype).unsqueeze(-1)
-    if removal_scale is not None:
-        removal_keys *= span.load(removal_scale, dtype).unsqueeze(-1)
-    scores = torch.bmm(queries_and_removal, write_keys.mT)
+def _load_keys(span, q, k, beta, dtype):
+    """``X`` and ``A``, flat over chunks and heads, and ``tril(Q A^T)`` over ``K A^T``."""
+    x = span.load_stacked(q, k, dtype)
+    write_keys = x[:, span.chunk :] * span.load(beta, dtype).unsqueeze(-1)
+    scores = torch.bmm(x, write_keys.mT)
     scores[:, : span.chunk].tril_()
-    return queries_and_removal, write_keys, scores
+    return x, write_keys, scores
 
 
-def _forward(q, k, v, beta, state, removal_scale, chunk, written=None, span_states=None):
+def _forward(q, k, v, beta, state, chunk, written=None, span_states=None):
     """Fills ``written`` and ``span_states``, which the backward needs, where they are given."""
     with torch.autocast(v.device.type, enabled=False):
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
         weights = state.flatten(0, 1)
         for span in _spans(q, v, chunk):
-            queries_and_removal, write_keys, scores = _load_keys(
-                span, q, k, beta, removal_scale, state.dtype
-            )
+            x, write_keys, scores = _load_keys(span, q, k, beta, state.dtype)
             values = span.load(v, state.dtype)
             differences = torch.empty_like(values)
             states = values.new_empty(span.count + 1, *weights.shape)
             states[0] = weights
-            per_chunk = [
-                x.unflatten(0, (span.count, -1))
-                for x in (queries_and_removal, write_keys, scores, values, differences)
-            ]
-            for i, (x_i, a_i, scores_i, v_i, e_i) in enumerate(zip(*per_chunk)):
+            per_chunk = span.chunks_of(x, write_keys, scores, values, differences)
+            for i, (x_i, a_i, scores_i, v_i, e_i) in enumerate(per_chunk):
                 right = torch.baddbmm(v_i, x_i[:, span.chunk :], states[i], alpha=-1)
                 _solve(scores_i[:, span.chunk :], right, upper=False, out=e_i)
                 torch.baddbmm(states[i], a_i.mT, e_i, out=states[i + 1])
-            y = torch.bmm(queries_and_removal[:, : span.chunk], states[:-1].flatten(0, 1))
+            y = torch.bmm(x[:, : span.chunk], states[:-1].flatten(0, 1))
             span.store(y.baddbmm_(scores[:, : span.chunk], differences), out)
             weights = states[-1]
             if written is not None:
@@ -105,31 +90,26 @@ def _forward(q, k, v, beta, state, removal_scale, chunk, written=None, span_stat
 
 
 def _backward(ctx, grad_out, grad_state):
-    q, k, beta, removal_scale, written, *span_states = ctx.saved_tensors
-    v_dtype, dtype = ctx.dtypes
+    q, k, beta, written, *span_states = ctx.saved_tensors
+    dtype = written.dtype
     grad_q, grad_k, grad_beta = (
         torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, beta)
     )
-    grad_v = torch.empty(written.shape, dtype=v_dtype, device=written.device)
-    grad_scale = None if removal_scale is None else torch.empty_like(removal_scale)
+    grad_v = torch.empty(written.shape, dtype=ctx.v_dtype, device=written.device)
     grad_weights = grad_state.flatten(0, 1)
     with torch.autocast(q.device.type, enabled=False):
         spans = _spans(q, written, ctx.chunk)
         for span, states in zip(reversed(spans), reversed(span_states)):
             chunk = span.chunk
-            x, write_keys, scores = _load_keys(span, q, k, beta, removal_scale, dtype)
+            x, write_keys, scores = _load_keys(span, q, k, beta, dtype)
             differences = span.load(written, dtype)
-            # [dY; -dV]: the gradients of the reads and, negated, of the right-hand sides, whose
-            # keys are those in x. The lower half is filled by the scan.
-            reads = span.load_stacked(grad_out, grad_out, dtype)
+            # [dY; -dV], the gradients of what X reads from the state; the scan fills in -dV.
+            reads = span.load_stacked(grad_out, None, dtype)
             grad_differences = torch.bmm(scores[:, :chunk].mT, reads[:, :chunk])
             grad_states = states.new_empty(span.count + 1, *grad_weights.shape)
             grad_states[-1] = grad_weights
-            per_chunk = [
-                y.unflatten(0, (span.count, -1))
-                for y in (x, write_keys, scores, reads, grad_differences)
-            ]
-            for i, (x_i, a_i, scores_i, reads_i, e_i) in reversed([*enumerate(zip(*per_chunk))]):
+            per_chunk = span.chunks_of(x, write_keys, scores, reads, grad_differences)
+            for i, (x_i, a_i, scores_i, reads_i, e_i) in reversed([*enumerate(per_chunk)]):
                 e_i.baddbmm_(a_i, grad_states[i + 1])
                 reads_i[:, chunk:] = _solve(scores_i[:, chunk:].mT, e_i, upper=True).neg_()
                 torch.baddbmm(grad_states[i + 1], x_i.mT, reads_i, out=grad_states[i])
@@ -143,15 +123,11 @@ def _backward(ctx, grad_out, grad_state):
             grad_a.baddbmm_(grad_scores.mT, x)
 
             span.store(grad_x[:, :chunk], grad_q)
-            span.store(-reads[:, chunk:], grad_v)
-            keys, grad_r = span.load(k, dtype), grad_x[:, chunk:]
-            span.store((grad_a * keys).sum(-1), grad_beta)
-            if removal_scale is not None:
-                span.store((grad_r * keys).sum(-1), grad_scale)
-                grad_r *= span.load(removal_scale, dtype).unsqueeze(-1)
-            grad_r.addcmul_(grad_a, span.load(beta, dtype).unsqueeze(-1))
-            span.store(grad_r, grad_k)
-        return grad_q, grad_k, grad_v, grad_beta, grad_weights.unflatten(0, q.shape[:2]), grad_scale
+            span.store(reads[:, chunk:].neg(), grad_v)
+            span.store((grad_a * x[:, chunk:]).sum(-1), grad_beta)
+            grad_a.mul_(span.load(beta, dtype).unsqueeze(-1)).add_(grad_x[:, chunk:])
+            span.store(grad_a, grad_k)
+        return grad_q, grad_k, grad_v, grad_beta, grad_weights.unflatten(0, q.shape[:2])
 
 
 def _solve(triangle, right, upper, out=None):

@@ -29,13 +29,21 @@ class Span(NamedTuple):
         """The span's steps of ``x`` as a contiguous ``(count * B * H, chunk, ...)`` tensor."""
         return self.split(x).to(dtype).contiguous().flatten(0, 2)
 
-    def load_stacked(self, x, y, dtype):
-        """Chunks of ``x`` with those of ``y`` below them: ``(count * B * H, 2 * chunk, D)``."""
-        x, y = self.split(x), self.split(y)
+    def load_stacked(self, x, below, dtype):
+        """Chunks of ``x`` over those of ``below``: ``(count * B * H, 2 * chunk, D)``.
+
+        The lower halves are left for the caller to fill where ``below`` is None.
+        """
+        x = self.split(x)
         stacked = x.new_empty(*x.shape[:3], 2 * self.chunk, x.shape[-1], dtype=dtype)
         stacked[..., : self.chunk, :] = x
-        stacked[..., self.chunk :, :] = y
+        if below is not None:
+            stacked[..., self.chunk :, :] = self.split(below)
         return stacked.flatten(0, 2)
+
+    def chunks_of(self, *tensors):
+        """The loaded tensors chunk by chunk: an iterable of tuples of ``(B * H, ...)`` views."""
+        return zip(*(x.unflatten(0, (self.count, -1)).unbind() for x in tensors))
 
     def store(self, x, target):
         """Write the result ``x: (count * B * H, chunk, ...)`` to the span's steps of ``target``."""

@@ -8,7 +8,8 @@ written before by a number, hence within a chunk of steps
     W_{t-1}^T k_t = c_{t-1} W_0^T k_t + sum_{s < t} w_{t-1,s} (k_s . k_t) d_s
     |W_{t-1} + k_t d_t^T|^2 = |W_{t-1}|^2 + 2 d_t . W_{t-1}^T k_t + |k_t|^2 |d_t|^2
 
-and a step costs ``t Dv`` instead of several passes over ``Dk Dv`` numbers.
+and a step costs ``t Dv`` instead of several passes over ``Dk Dv`` numbers. The batch is the last
+axis of what the steps work on: they are many and small, and so every operand is one piece of memory.
 """
 
 import torch
@@ -31,103 +32,132 @@ def fast_weight_fwm(k, v, beta, state=None):
     """
     check_inputs("B, L", k, k, v, beta=beta)
     shape = (k.shape[0], k.shape[-1], v.shape[-1])
-    dtype, fresh = accumulation_dtype(k), state is None
-    if fresh:
-        state = torch.zeros(shape, dtype=dtype, device=k.device)
-    else:
+    if state is not None:
         check_state("state", state, shape, k)
-    chunks = zip(*(x.to(dtype).split(_CHUNK, dim=1) for x in (k, v, beta)))
-    for i, (k_i, v_i, beta_i) in enumerate(chunks):
-        state = _FwmChunk.apply(k_i, v_i, beta_i, state, fresh and i == 0)
+    inputs = (x.to(accumulation_dtype(k)).split(_CHUNK, dim=1) for x in (k, v, beta))
+    for k_chunk, v_chunk, beta_chunk in zip(*inputs):
+        state = _FwmChunk.apply(k_chunk, v_chunk, beta_chunk, state)
     return state
 
 
 class _FwmChunk(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, k, v, beta, state, fresh):
+    def forward(ctx, k, v, beta, state):
         with torch.autocast(k.device.type, enabled=False):
-            length = k.shape[1]
-            gram, from_state = torch.bmm(k, k.mT), torch.bmm(k, state)
-            # weights[:, t]: the factors w of steps s < t, 1 for t itself, and in the last column c,
-            # all as they are before step t.
-            weights = k.new_zeros(k.shape[0], length + 1, length + 1)
-            weights[:, 0, -1] = 1
-            removed, written = torch.empty_like(v), torch.empty_like(v)
-            inverse_norms = torch.ones_like(beta)
-            square = state.square().sum((-2, -1))
-            for t in range(length):
-                now = weights[:, t]
-                now[:, t] = 1
-                r = removed[:, t]
-                torch.mul(from_state[:, t], now[:, -1:], out=r)
+            batch, length = beta.shape
+            gram = _steps_first(torch.bmm(k, k.mT))
+            half_squares = gram.diagonal().T / 2
+            values, strength = _steps_first(v), _steps_first(beta)
+            values *= strength.unsqueeze(1)
+            # weights[t, s]: the factor of the write of step s before step t; 1 for t itself.
+            weights = k.new_zeros(length + 1, length + 1, batch)
+            weights.diagonal().fill_(1)
+            inverse_norms = k.new_ones(length, batch)
+            removed, written = torch.zeros_like(values), torch.empty_like(values)
+            square = k.new_zeros(batch)
+            if state is not None:
+                from_state = _steps_first(torch.bmm(k, state))
+                state_weights = k.new_ones(length + 1, batch)
+                square += state.square().sum((-2, -1))
+            steps = zip(
+                gram.unbind(), weights[:-1].unbind(), weights[1:].unbind(), values.unbind(),
+                strength.unbind(), half_squares.unbind(), removed.unbind(), written.unbind(),
+                inverse_norms.unbind(),
+            )
+            for t, (gram_t, now, after, value, beta_t, half, r, d, inverse_norm) in enumerate(steps):
                 if t > 0:
-                    row = gram[:, t, :t] * now[:, :t]
-                    r += torch.bmm(row.unsqueeze(1), written[:, :t]).squeeze(1)
-                d = (v[:, t] - r).mul_(beta[:, t, None])
-                written[:, t] = d
-                square = square + (d * torch.addcmul(2 * r, gram[:, t, t, None], d)).sum(-1)
-                if t > 0 or not fresh:
-                    inverse_norms[:, t] = square.clamp(min=1).rsqrt_()
+                    row = gram_t[:t] * now[:t]
+                    torch.sum(row.unsqueeze(1) * written[:t], 0, out=r)
+                if state is not None:
+                    r.addcmul_(from_state[t], state_weights[t])
+                torch.addcmul(value, beta_t, r, value=-1, out=d)
+                square.add_((d * torch.addcmul(r, half, d)).sum(0), alpha=2)
+                if t > 0 or state is not None:
+                    torch.rsqrt(square.clamp(min=1), out=inverse_norm)
                     square.clamp_(max=1)
-                torch.mul(now, inverse_norms[:, t, None], out=weights[:, t + 1])
-            ctx.save_for_backward(k, v, beta, state, weights, removed, inverse_norms)
-            last = weights[:, -1]
-            new_state = torch.bmm((last[:, :-1, None] * k).mT, written)
-            return new_state.addcmul_(last[:, -1, None, None], state)
+                torch.mul(now[: t + 1], inverse_norm, out=after[: t + 1])
+                if state is not None:
+                    torch.mul(state_weights[t], inverse_norm, out=state_weights[t + 1])
+            ctx.save_for_backward(k, v, beta, state, gram, weights, removed, inverse_norms)
+            new_state = torch.bmm(k.mT, _batch_first(weights[-1, :-1].unsqueeze(1) * written))
+            if state is not None:
+                new_state.addcmul_(state_weights[-1, :, None, None], state)
+            return new_state
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_state):
-        k, v, beta, state, weights, removed, inverse_norms = ctx.saved_tensors
+        k, v, beta, state, gram, weights, removed, inverse_norms = ctx.saved_tensors
         with torch.autocast(k.device.type, enabled=False):
             length, grad_state = k.shape[1], grad_state.contiguous()
-            gram, from_state = torch.bmm(k, k.mT), torch.bmm(k, state)
-            difference = v - removed
-            written = beta.unsqueeze(-1) * difference
-            # |W + k d^T|^2 changes by 2 d . r + |k|^2 |d|^2; these are half its derivative by d.
-            slope = torch.addcmul(removed, torch.linalg.vecdot(k, k).unsqueeze(-1), written)
-            # Transposed, since a product of a row and a matrix is faster than one with a column.
-            columns = (gram * weights[:, :-1, :-1]).mT.contiguous()
-            written_columns = written.mT.contiguous()
-            last = weights[:, -1]
-            reads = torch.bmm(k, grad_state)
-            grad_weights = torch.empty_like(last)
-            grad_weights[:, :-1] = torch.linalg.vecdot(written, reads)
-            grad_weights[:, -1] = (state * grad_state).sum((-2, -1))
-            grad_written = last[:, :-1, None] * reads
-            grad_removed = torch.empty_like(v)
-            grad_squares = torch.empty_like(beta)
-            grad_square = torch.zeros_like(beta[:, 0])
+            strength = _steps_first(beta)
+            difference = _steps_first(v).sub_(removed)
+            written = strength.unsqueeze(1) * difference
+            # |W + k d^T|^2 changes by 2 d . r + |k|^2 |d|^2; this is half its derivative by d.
+            slope = torch.addcmul(removed, gram.diagonal().T.unsqueeze(1), written)
+            # columns[s, t]: how much of d_s is in r_t.
+            columns = (gram * weights[:-1, :-1]).transpose(0, 1).contiguous()
+            final = weights[-1, :-1]
+            reads = _steps_first(torch.bmm(k, grad_state))
+            grad_weights = (written * reads).sum(1)
+            grad_written = reads.mul_(final.unsqueeze(1))
+            grad_removed = torch.empty_like(written)
+            grad_squares = torch.empty_like(strength)
+            grad_square = torch.zeros_like(strength[0])
             was_scaled = inverse_norms < 1
-            scaled_slope = inverse_norms.pow(3).mul_(-0.5)
-            for t in reversed(range(length)):
-                grad_norm = torch.linalg.vecdot(grad_weights, weights[:, t]) * scaled_slope[:, t]
-                grad_square = torch.where(was_scaled[:, t], grad_norm, grad_square)
-                grad_squares[:, t] = grad_square
-                grad_weights *= inverse_norms[:, t, None]
-                twice = 2 * grad_square.unsqueeze(-1)
-                grad_d, grad_r = grad_written[:, t], grad_removed[:, t]
-                grad_d.addcmul_(twice, slope[:, t])
-                if t + 1 < length:
-                    later = torch.bmm(columns[:, t, None, t + 1 :], grad_removed[:, t + 1 :])
-                    grad_d += later.squeeze(1)
-                torch.mul(twice, written[:, t], out=grad_r)
-                grad_r.addcmul_(beta[:, t, None], grad_d, value=-1)
-                if t > 0:
-                    grad_row = torch.bmm(grad_r.unsqueeze(1), written_columns[:, :, :t]).squeeze(1)
-                    grad_weights[:, :t].addcmul_(gram[:, t, :t], grad_row)
-                grad_weights[:, -1] += torch.linalg.vecdot(from_state[:, t], grad_r)
-
-            grad_gram = torch.bmm(grad_removed, written.mT).mul_(weights[:, :-1, :-1]).tril_(-1)
-            grad_gram.diagonal(dim1=-2, dim2=-1).copy_(
-                grad_squares * torch.linalg.vecdot(written, written)
+            factor = inverse_norms.pow(3).mul_(-0.5)
+            if state is not None:
+                from_state = _steps_first(torch.bmm(k, state))
+                state_weights = torch.cat((torch.ones_like(strength[:1]), inverse_norms)).cumprod(0)
+                grad_state_weight = (state * grad_state).sum((-2, -1))
+            steps = zip(
+                gram.unbind(), weights[:-1].unbind(), columns.unbind(), strength.unbind(),
+                slope.unbind(), written.unbind(), inverse_norms.unbind(), was_scaled.unbind(),
+                factor.unbind(), grad_written.unbind(), grad_removed.unbind(), grad_squares.unbind(),
             )
-            grad_reads = weights[:, :-1, -1:] * grad_removed
+            for t, step in reversed([*enumerate(steps)]):
+                gram_t, now, column, beta_t, slope_t, d, inverse_norm = step[:7]
+                scaled, factor_t, grad_d, grad_r, grad_square_t = step[7:]
+                grad_norm = (grad_weights[: t + 1] * now[: t + 1]).sum(0)
+                if state is not None:
+                    grad_norm.addcmul_(grad_state_weight, state_weights[t])
+                    grad_state_weight *= inverse_norm
+                torch.where(scaled, grad_norm.mul_(factor_t), grad_square, out=grad_square_t)
+                grad_square = grad_square_t
+                if t + 1 < length:
+                    grad_d += (column[t + 1 :].unsqueeze(1) * grad_removed[t + 1 :]).sum(0)
+                grad_d.addcmul_(grad_square, slope_t, value=2)
+                torch.mul(grad_square, d, out=grad_r).mul_(2)
+                grad_r.addcmul_(beta_t, grad_d, value=-1)
+                if t > 0:
+                    earlier = grad_weights[:t].mul_(inverse_norm)
+                    earlier.addcmul_(gram_t[:t], (written[:t] * grad_r).sum(1))
+                if state is not None:
+                    grad_state_weight += (from_state[t] * grad_r).sum(0)
+
+            removed_first, written_first = _batch_first(grad_removed), _batch_first(written)
+            grad_gram = torch.bmm(removed_first, written_first.mT)
+            grad_gram = grad_gram.mul_(weights[:-1, :-1].permute(2, 0, 1)).tril_(-1)
+            grad_gram.diagonal(dim1=1, dim2=2).copy_((grad_squares * written.square().sum(1)).T)
             grad_k = torch.bmm(grad_gram + grad_gram.mT, k)
-            grad_k.baddbmm_(grad_reads, state.mT).baddbmm_(last[:, :-1, None] * written, grad_state.mT)
+            grad_k.baddbmm_(_batch_first(final.unsqueeze(1) * written), grad_state.mT)
+            grad_v = _batch_first(strength.unsqueeze(1) * grad_written)
+            grad_beta = (grad_written * difference).sum(1).T
+            if state is None:
+                return grad_k, grad_v, grad_beta, None
+            grad_reads = state_weights[:-1].T.unsqueeze(-1) * removed_first
+            grad_k.baddbmm_(grad_reads, state.mT)
             grad_initial = torch.bmm(k.mT, grad_reads)
-            grad_initial.addcmul_(last[:, -1, None, None], grad_state)
+            grad_initial.addcmul_(state_weights[-1, :, None, None], grad_state)
             grad_initial.addcmul_(2 * grad_square[:, None, None], state)
-            grad_v = beta.unsqueeze(-1) * grad_written
-            grad_beta = torch.linalg.vecdot(grad_written, difference)
-            return grad_k, grad_v, grad_beta, grad_initial, None
+            return grad_k, grad_v, grad_beta, grad_initial
+
+
+def _steps_first(x):
+    """``(B, L, ...) -> (L, ..., B)``, a copy."""
+    return x.movedim(0, -1).contiguous()
+
+
+def _batch_first(x):
+    """``(L, ..., B) -> (B, L, ...)``, a copy."""
+    return x.movedim(-1, 0).contiguous()
