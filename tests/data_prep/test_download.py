@@ -106,7 +106,7 @@ def test_a_part_longer_than_the_file_does_not_block_the_download(server, tmp_pat
 def test_a_full_disk_is_named_and_the_download_goes_on_after(server, tmp_path):
     server.files["/good"] = CONTENT
     disk = tmp_path / "disk"
-    with small_disk(disk, 200_000) as set_size:
+    with small_disk(disk, 200_000, 200_000) as set_size:
         with pytest.raises(DataError, match="no space left in .*run the same command again"):
             fetch(remote(server.url("/good")), disk)
         part = (disk / "file.bin.part").read_bytes()

@@ -57,10 +57,10 @@ def handler_for(server: FileServer) -> type[BaseHTTPRequestHandler]:
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Callable[[int], None]]:
+def small_disk(folder: Path, size: int, file_size: int) -> Iterator[Callable[[int], None]]:
     """`folder` on a file system of `size` bytes; gives a function that sets another size.
 
-    Without the right to mount one, a file size limit of this process stands in.
+    Without the right to mount one, a limit of `file_size` for each file of this process stands in.
     """
     folder.mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
@@ -72,7 +72,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Callable[[int], None]]:
         return
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))  # noqa: E731
-    limit(size)
+    limit(file_size)
     try:
         yield limit
     finally:
