@@ -44,7 +44,7 @@ def solve_kernel(
     for row in range(2, C):
         lam = tl.sum(tl.where(i[:, None] == row, solution, 0.0), axis=0)
         weights = tl.where(i < row, lam * beta_row, 0.0)
-        update = tl.sum(tl.sum(tl.where(i[:, None] == i[None, :], weights[None, :], 0.0), axis=1)[:, None] * solution, axis=0)
+        update = tl.sum(weights[:, None] * solution, axis=0)
         solution = tl.where(i[:, None] == row, (lam - update)[None, :], solution)
     store_tile(solved + chunk * C * C, solution, 0, 0, C, C, C, C)
 

@@ -5,6 +5,8 @@ Backward: the same scan in reverse with q for k and dY for v gives the gradient 
 state after each chunk, and the chunks are independent again.
 """
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -118,6 +120,8 @@ def written_gradient(q, k, dout, state_grads, dwritten, tiles):
 def query_key_gradient(q, k, v, beta, z, dout, states, state_grads, dv, dbeta, tiles):
     """(dq, dk); fills dv and dbeta too when beta is given."""
     dq, dk = torch.empty_like(q), torch.empty_like(k)
+    # Four accumulators, two of them C x C: with wider tiles sm_80 runs out of registers.
+    tiles = replace(tiles, BK=min(tiles.BK, 32), BV=16)
     columns = triton.cdiv(q.shape[-1], tiles.BK)
     tensors = (q, k, v, beta, z, dout, states, state_grads, dq, dk, dv, dbeta)
     _launch_chunks(query_key_gradient_kernel, columns, *tensors, q=q, v=v, tiles=tiles)
@@ -128,12 +132,10 @@ def _launch_chunks(kernel, columns, *tensors, q, v, tiles):
     """Start a kernel of `triton_chunks.py`: one program for each chunk of each head and each column tile."""
     batch, heads, length, key_dim = q.shape
     chunks = triton.cdiv(length, tiles.C)
-    # The gradient of q and k has four accumulators, two of them C x C: more threads, narrower tiles.
-    wide = kernel is query_key_gradient_kernel
     triton_support.launch(
         kernel,
         (batch * heads * chunks, columns),
         *tensors, length, key_dim, v.shape[-1], chunks,
-        C=tiles.C, BK=tiles.BK, BV=min(tiles.BV, 32) if wide else tiles.BV,
-        PRECISION=tiles.precision, num_warps=8 if wide else 4, num_stages=2,
+        C=tiles.C, BK=tiles.BK, BV=tiles.BV,
+        PRECISION=tiles.precision, num_warps=4, num_stages=2,
     )  # fmt: skip

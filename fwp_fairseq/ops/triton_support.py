@@ -37,8 +37,6 @@ def why_not_triton(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | N
         return f"Dk is {q.shape[-1]}; the kernels take at most {MAX_KEY_DIM}"
     if v.shape[-1] > MAX_VALUE_DIM:
         return f"Dv is {v.shape[-1]}; the kernels take at most {MAX_VALUE_DIM}"
-    if min(*q.shape, v.shape[-1]) == 0:
-        return f"an axis of q {tuple(q.shape)} or v {tuple(v.shape)} is empty"
     if interpreting():
         return None
     if q.device.type != "cuda" or torch.version.hip is not None:
