@@ -28,6 +28,7 @@ from fwp_fairseq.ops import (
     sum_normalize,
     tanh_feature_map,
 )
+from fwp_fairseq.ops.fwm import fast_weight_fwm
 
 ATTENTIONS = ("softmax", "fast_weights")
 FEATURE_MAPS = ("elu", "dpfp", "favor", "tanh")
@@ -134,10 +135,8 @@ class RetrievalModel(BaseFairseqModel):
         if self.cfg.update_rule == "sum":
             return self.gather(sum_read_weights(phi_k, phi_q, EPS), values)
         if self.cfg.update_rule == "delta":
-            phi_k, phi_q = sum_normalize(phi_k), sum_normalize(phi_q, EPS)
-            return self.gather(delta_read_weights(phi_k, phi_q, beta), values)
+            return self.gather(delta_read_weights(phi_k, sum_normalize(phi_q, EPS), beta), values)
         one_hot = F.one_hot(values, self.symbols).to(phi_k.dtype)
-        from fwp_fairseq.ops.fwm import fast_weight_fwm
         state = fast_weight_fwm(phi_k, one_hot, beta)
         return F.layer_norm(phi_q @ state, (self.symbols,))
 

@@ -1,0 +1,22 @@
+# Sourced by the figure scripts: `run_figure NAME OPTIONS` trains what is missing of a synthetic
+# figure, then draws it from whatever is finished.
+
+run_figure() {
+    local figure=$1 results=results status=0 previous="" argument dry_run=""
+    shift
+    for argument in "$@"; do
+        case $previous in --results) results=$argument ;; esac
+        case $argument in
+        --results=*) results=${argument#*=} ;;
+        --dry-run) dry_run=yes ;;
+        esac
+        previous=$argument
+    done
+    prepare_environment
+    fwp-sweep "$figure" "$@" || status=$?
+    # Wrong arguments (2) and Ctrl-C (130) leave nothing new to draw; failed cells (1) leave the others.
+    if [ -z "$dry_run" ] && [ "$status" -le 1 ]; then
+        fwp-report "$figure" --results "$results" --brief || status=1
+    fi
+    return "$status"
+}
