@@ -167,7 +167,7 @@ class _TritonDelta(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, beta, state):
         q, k, v, beta = q.contiguous(), k.contiguous(), v.contiguous(), beta.contiguous()
-        tiles = triton_support.choose_tiles(q.shape[2], q.shape[-1], v.shape[-1], q.dtype)
+        tiles = triton_support.choose_tiles(q, v)
         with torch.cuda.device_of(q):
             solved = _solve(k, beta, tiles)
             states, errors, end = _scan(k, v, beta, solved, state, tiles)

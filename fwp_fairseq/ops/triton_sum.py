@@ -62,7 +62,7 @@ class _TritonSum(torch.autograd.Function):
     def forward(ctx, q, k, v, state):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         state = None if state is None else state.float().contiguous()
-        tiles = triton_support.choose_tiles(q.shape[2], q.shape[-1], v.shape[-1], q.dtype)
+        tiles = triton_support.choose_tiles(q, v)
         with torch.cuda.device_of(q):
             states, end = _scan(k, v, state, tiles, reverse=False)
             out = read_chunks(q, k, v, None, states, tiles)
@@ -94,9 +94,9 @@ def _scan(k, v, start, tiles, reverse):
     end = k.new_empty(batch, heads, key_dim, value_dim, dtype=torch.float32)
     triton_support.launch(
         sum_scan_kernel,
-        (batch * heads, triton.cdiv(key_dim, tiles.BK), triton.cdiv(value_dim, tiles.BV)),
+        (batch * heads, triton.cdiv(key_dim, tiles.BK), triton.cdiv(value_dim, tiles.SV)),
         k, v, start, states, end, length, key_dim, value_dim, chunks,
-        REVERSE=reverse, C=tiles.C, BK=tiles.BK, BV=tiles.BV,
+        REVERSE=reverse, C=tiles.C, BK=tiles.BK, BV=tiles.SV,
         PRECISION=tiles.precision, num_warps=4, num_stages=2,
     )  # fmt: skip
     return states, end

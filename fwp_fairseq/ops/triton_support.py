@@ -13,6 +13,7 @@ import torch
 MAX_KEY_DIM = 512
 MAX_VALUE_DIM = 256
 TENSOR_CORE_TILE = 16  # tl.dot takes no smaller side
+BUSY_PROGRAMS = 128  # about one for each multiprocessor of an A100 or H100
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -54,8 +55,9 @@ def power_of_two_at_least(n: int) -> int:
 class Tiles:
     """How one call is cut: chunk length C, key tile BK, value tile BV, and the precision of tl.dot.
 
-    SK x SV is the piece of the state that a scan of the delta rule works on; where SK covers Dk the
-    state stays in registers from chunk to chunk. Chosen once a call and kept for its backward pass.
+    The scans over chunks work on SV columns of the state, those of the delta rule on SK rows of it
+    at a time; where SK covers Dk the state stays in registers from chunk to chunk. Chosen once a call
+    and kept for its backward pass.
     """
 
     C: int
@@ -66,24 +68,29 @@ class Tiles:
     precision: str
 
 
-def choose_tiles(length: int, key_dim: int, value_dim: int, dtype: torch.dtype) -> Tiles:
+def choose_tiles(q: torch.Tensor, v: torch.Tensor) -> Tiles:
     """One fixed choice by shape: autotuning would compile every kernel many times at the first call."""
-    precision = dot_precision(dtype)
+    batch, heads, length, key_dim = q.shape
+    value_dim = v.shape[-1]
+    precision = dot_precision(q.dtype)
     # Three TF32 products hold every operand twice. On sm_80 tiles of 64 then spill thousands of bytes.
     side = 32 if precision == "tf32x3" else 64
     # A chunk costs C^2 (Dk + Dv) inside and C Dk Dv towards the state, so small heads want short
     # chunks; long ones save one state less often.
-    longest = side if key_dim > 32 else 32
-    chunk = min(longest, power_of_two_at_least(max(length, TENSOR_CORE_TILE)))
+    chunk = min(side if key_dim > 32 else 32, power_of_two_at_least(max(length, TENSOR_CORE_TILE)))
     whole_key = power_of_two_at_least(max(key_dim, TENSOR_CORE_TILE))
-    value_tile = value_tile_at_most(side, value_dim)
     in_registers = whole_key <= 2 * side
+    scan_tile = value_tile_at_most(side // 2 if whole_key == 2 * side else side, value_dim)
+    # The scans run in parallel over heads and columns of the state alone: with few heads, narrow
+    # columns keep more of the GPU busy.
+    while scan_tile > TENSOR_CORE_TILE and batch * heads * -(-value_dim // scan_tile) < BUSY_PROGRAMS:
+        scan_tile //= 2
     return Tiles(
         C=chunk,
         BK=min(side, whole_key),
-        BV=value_tile,
+        BV=value_tile_at_most(side, value_dim),
         SK=whole_key if in_registers else side,
-        SV=value_tile_at_most(side // 2 if whole_key == 2 * side else side, value_dim),
+        SV=scan_tile,
         precision=precision,
     )
 

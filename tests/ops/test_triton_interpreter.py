@@ -8,6 +8,7 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,6 +63,43 @@ def test_16_bit_inputs_lose_only_their_own_rounding(interpreted, rule, dtype, ro
     # The state and its gradient are float32 and were accumulated in it.
     assert max(errors.pop("state"), errors.pop("dstate")) < FLOAT32_ERROR, errors
     assert max(errors.values()) < rounding, errors
+
+
+def errors_as_tensor_cores_multiply(rule, dtype):
+    """As `errors_of_shape`, with every product of tl.dot rounded as the precision asked for says."""
+    from triton.language import float32
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def tf32(x):  # the 13 lowest of the 23 bits of the fraction rounded away
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+        return ((bits + 0x1000) & 0xFFFFE000).astype(np.uint32).view(np.float32)
+
+    def dot(self, a, b, accumulator, precision, _):
+        a, b = a.data, b.data
+        high_a, high_b = tf32(a), tf32(b)
+        product = high_a @ high_b
+        if precision.name == "TF32x3":
+            product += tf32(a - high_a) @ high_b + high_a @ tf32(b - high_b)
+        else:
+            assert precision.name == "TF32"
+        return TensorHandle(product + accumulator.data, float32)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpreterBuilder, "create_dot", dot)
+        return errors_of_shape(rule, (1, 1, 130, 64, 16, True), dtype)
+
+
+@pytest.mark.parametrize(
+    "dtype, allowed",
+    [(torch.float32, FLOAT32_ERROR), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)],
+    ids=["fp32", "bf16", "fp16"],
+)
+@pytest.mark.parametrize("rule", RULES)
+def test_tensor_core_products_are_precise_enough(interpreted, rule, dtype, allowed):
+    errors = interpreted(errors_as_tensor_cores_multiply, rule, dtype)
+    assert max(errors.values()) < allowed, errors
+    if rule == "delta" and dtype != torch.float32:
+        assert errors["state"] > FLOAT32_ERROR, "TF32 rounding left no trace"
 
 
 def errors_of_case(rule, case):
