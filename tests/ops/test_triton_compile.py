@@ -20,7 +20,7 @@ from tests.ops.triton_checks import triton_rule
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # what one block may use: A100, H100
 SPILLED_BYTES = 256  # a few registers; a tile too large spills thousands
-LARGEST, MIDDLE, SMALL = (512, 128), (128, 64), (16, 16)
+LARGEST, MIDDLE, SMALL = (512, 256), (128, 64), (16, 16)
 LAUNCHES = {"sum": 5, "delta": 6}
 
 
@@ -28,9 +28,11 @@ LAUNCHES = {"sum": 5, "delta": 6}
 def launches(monkeypatch):
     """Collects (kernel, grid, arguments, options) in the place of launching."""
     recorded = []
-    monkeypatch.setattr(
-        triton_support, "launch", lambda kernel, grid, *args, **options: recorded.append((kernel, grid, args, options))
-    )
+
+    def record(kernel, grid, *args, **options):
+        recorded.append((kernel, grid, args, options))
+
+    monkeypatch.setattr(triton_support, "launch", record)
     return recorded
 
 
@@ -47,14 +49,14 @@ def run_on_meta(rule, batch, heads, length, key_dim, value_dim, dtype):
 
 
 def compile_launch(kernel, args, options, capability):
-    """The kernel as `JITFunction.run` would compile it for these arguments, but for a GPU that is not there."""
+    """The kernel as `JITFunction.run` would compile it for these arguments on a GPU of that capability."""
     target = GPUTarget("cuda", capability, 32)
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    bound, specialization, extra = bind(*args, **options)
-    extra, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialization, extra)
+    packed = kernel._pack_args(backend, options, *bind(*args, **options))
+    compile_options, signature, constants, attributes = packed
     source = ASTSource(kernel, signature, constants, attributes)
-    return triton.compile(source, target=target, options=extra.__dict__)
+    return triton.compile(source, target=target, options=compile_options.__dict__)
 
 
 def spilled_bytes(cubin, path):
