@@ -1,3 +1,6 @@
 """fairseq models."""
 
+import fairseq  # noqa: F401  first, since loading it registers the modules of this package
+
+from . import language_model  # noqa: F401
 from . import retrieval  # noqa: F401

@@ -1,0 +1,50 @@
+"""The feature map of one attention layer, chosen by name; FAVOR+ keeps its random features here."""
+
+import torch
+from torch import nn
+
+from fwp_fairseq.ops import dpfp_feature_map, elu_feature_map, favor_feature_map, favor_random_matrix
+
+FEATURE_MAPS = ("elu", "dpfp", "favor")
+FAVOR_EPS = 1e-4  # of the authors' language modelling code
+
+
+class FeatureMap(nn.Module):
+    """phi of linear attention: (..., d_head) -> (..., d_phi), the same for keys and queries of all heads.
+
+    FAVOR+ draws new random features at every training forward, so keys and queries go through one call. The last
+    ones drawn are a buffer, part of every checkpoint, and are what evaluation uses.
+
+    Args:
+        name: one of `FEATURE_MAPS`
+        d_head: size of keys and queries
+        nu: of dpfp, whose d_phi is 2 * d_head * nu (default 1)
+        m: of favor, whose d_phi is 2 * m (default d_head / 2, so that d_phi is d_head)
+
+    Raises `ValueError` for an unknown name and for a `nu` or `m` that does not fit.
+    """
+
+    def __init__(self, name: str, d_head: int, nu: int | None = None, m: int | None = None):
+        super().__init__()
+        if name not in FEATURE_MAPS:
+            raise ValueError(f"feature_map: got {name!r}, allowed are {', '.join(FEATURE_MAPS)}")
+        for argument, value, owner in (("nu", nu, "dpfp"), ("m", m, "favor")):
+            if value is not None and name != owner:
+                raise ValueError(f"{argument}: only feature map {owner} has it, got {value} with {name}; leave it out")
+            if value is not None and value < 1:
+                raise ValueError(f"{argument}: must be >= 1, got {value}")
+        self.name = name
+        self.nu = nu or 1
+        self.m = m or max(1, d_head // 2)
+        self.d_phi = {"elu": d_head, "dpfp": 2 * d_head * self.nu, "favor": 2 * self.m}[name]
+        if name == "favor":
+            self.register_buffer("omega", favor_random_matrix(d_head, self.m))
+
+    def forward(self, x):
+        if self.name == "elu":
+            return elu_feature_map(x)
+        if self.name == "dpfp":
+            return dpfp_feature_map(x, self.nu)
+        if self.training:
+            self.omega = favor_random_matrix(*self.omega.shape, dtype=self.omega.dtype, device=self.omega.device)
+        return favor_feature_map(x, self.omega, FAVOR_EPS)
