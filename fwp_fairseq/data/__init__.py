@@ -1,1 +1,3 @@
 """Datasets."""
+
+import fairseq  # noqa: F401  first, since loading it registers the modules of this package

@@ -112,6 +112,9 @@ class RetrievalEvaluationSet(FairseqDataset):
         )
         self.evaluation = 0
 
+    # fairseq would keep the iterator, and its worker processes the number of the first evaluation
+    can_reuse_epoch_itr_across_epochs = False
+
     def begin_evaluation(self, number: int) -> None:
         self.evaluation = number
 

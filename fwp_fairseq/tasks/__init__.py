@@ -1,3 +1,5 @@
 """fairseq tasks."""
 
+import fairseq  # noqa: F401  first, since loading it registers the modules of this package
+
 from . import synthetic_retrieval  # noqa: F401
