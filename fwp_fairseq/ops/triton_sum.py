@@ -120,15 +120,19 @@ def written_gradient(q, k, dout, state_grads, dwritten, tiles):
 def query_key_gradient(q, k, v, beta, z, dout, states, state_grads, dv, dbeta, tiles):
     """(dq, dk); fills dv and dbeta too when beta is given."""
     dq, dk = torch.empty_like(q), torch.empty_like(k)
-    # Four accumulators, two of them C x C: with wider tiles sm_80 runs out of registers.
+    # Four accumulators, two of them C x C: with wider tiles, or fewer threads for the longest chunks,
+    # sm_80 runs out of registers.
     tiles = replace(tiles, BK=min(tiles.BK, 32), BV=16)
     columns = triton.cdiv(q.shape[-1], tiles.BK)
     tensors = (q, k, v, beta, z, dout, states, state_grads, dq, dk, dv, dbeta)
-    _launch_chunks(query_key_gradient_kernel, columns, *tensors, q=q, v=v, tiles=tiles)
+    num_warps = 8 if tiles.C == 64 else 4
+    _launch_chunks(
+        query_key_gradient_kernel, columns, *tensors, q=q, v=v, tiles=tiles, num_warps=num_warps
+    )
     return dq, dk
 
 
-def _launch_chunks(kernel, columns, *tensors, q, v, tiles):
+def _launch_chunks(kernel, columns, *tensors, q, v, tiles, num_warps=4):
     """Start a kernel of `triton_chunks.py`: one program for each chunk of each head and each column tile."""
     batch, heads, length, key_dim = q.shape
     chunks = triton.cdiv(length, tiles.C)
@@ -137,5 +141,5 @@ def _launch_chunks(kernel, columns, *tensors, q, v, tiles):
         (batch * heads * chunks, columns),
         *tensors, length, key_dim, v.shape[-1], chunks,
         C=tiles.C, BK=tiles.BK, BV=tiles.BV,
-        PRECISION=tiles.precision, num_warps=4, num_stages=2,
+        PRECISION=tiles.precision, num_warps=num_warps, num_stages=2,
     )  # fmt: skip
