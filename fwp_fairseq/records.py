@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 SCHEMA_VERSION = 1
-SCALES = ("paper", "mini")
+SCALES = ("paper", "mini", "bench")  # bench: a benchmark, no training
 STATUSES = ("finished", "diverged")
 
 # field -> (accepted types, may be null)
@@ -135,18 +135,31 @@ def write_record(results_dir, record):
     path = record_path(
         results_dir, record["experiment"], record["row"], record["seed"], record["cell"]
     )
-    # One field a line: readable, and a difference between two runs shows as a line.
-    lines = [f"{json.dumps(field)}: {_to_json(field, record[field])}" for field in FIELDS]
     earlier = _scale_of(path) if path.exists() else None
     if record["scale"] == "mini" and earlier == "paper":
         raise RecordError(
             f"{path} holds a run at paper scale, which a mini run must not replace; "
             "write mini runs to another results folder or experiment"
         )
+    text = _record_to_json(record)
     try:
         if path.exists() and earlier is None:
             path.rename(f"{path}.unreadable")
-        _replace_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        _replace_atomically(path, text)
+    except OSError as error:
+        raise _not_writable(path.parent, error)
+    return path
+
+
+def write_record_file(path, record):
+    """Write `record` to a file of the caller's choice, whole or not at all, and return the path.
+
+    Raises RecordError as `write_record` does, but replaces whatever lies there.
+    """
+    validate_record(record)
+    path, text = Path(path), _record_to_json(record)
+    try:
+        _replace_atomically(path, text)
     except OSError as error:
         raise _not_writable(path.parent, error)
     return path
@@ -290,6 +303,12 @@ def _non_finite_to_null(value):
     if isinstance(value, (list, tuple)):
         return [_non_finite_to_null(item) for item in value]
     return value
+
+
+def _record_to_json(record):
+    # One field a line: readable, and a difference between two runs shows as a line.
+    lines = [f"{json.dumps(field)}: {_to_json(field, record[field])}" for field in FIELDS]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _to_json(field, value):

@@ -14,6 +14,7 @@ trained, and no record is changed."""
 
 EPILOG = """\
 reports:
+  bench               time and memory of the fast weight rules (fwp-bench ops)
   figure_capacity     synthetic retrieval, sum rule: loss against number of keys
   figure_update_rule  synthetic retrieval, sum, delta and fwm rule
 
@@ -73,7 +74,7 @@ def _parser():
     parser.add_argument(
         "--brief",
         action="store_true",
-        help="print only the last losses, ours / authors'; the files are the same",
+        help="print only the numbers that matter most; the files are the same",
     )
     return parser
 

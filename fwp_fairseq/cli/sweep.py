@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fwp_fairseq import records
+from fwp_fairseq.cli.workers import keep_freed_memory
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs" / "synthetic"
 CELLS_A_MULTIRUN = 3
@@ -172,9 +173,7 @@ class Sweep:
 
     def run(self) -> int:
         self.logs.mkdir(parents=True, exist_ok=True)
-        # By default glibc returns every large tensor to the system and faults it in again, a third of the time.
-        os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**32))
-        os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**33))
+        keep_freed_memory()
         context = multiprocessing.get_context("spawn")
         work, news = context.Queue(), context.Queue()
         for multirun in self.multiruns:

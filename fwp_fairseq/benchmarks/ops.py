@@ -1,0 +1,107 @@
+"""Time and memory of the fast weight rules, forward and backward together, side by side with causal softmax attention
+and, where they are installed, with fla-core's chunked delta rule in plain torch and pytorch-fast-transformers' linear
+attention.
+
+All contenders of a shape run in turn, round after round, next to a matrix product; the median of the rounds counts. So
+whatever else the machine does hits all of them, and their ratios can be relied on. Ahead of the rounds each output is
+compared with that of the first contender of its rule. Memory is that of the tensors made in one pass, inputs not
+counted.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from fwp_fairseq import records
+from fwp_fairseq.benchmarks import BenchError
+
+HELP = "time and memory of the fast weight rules, next to attention and other libraries"
+BACKENDS = ("torch", "triton", "reference", "sdpa", "fla", "fast-transformers")
+RULES = ("sum", "delta")
+DTYPES = ("float32", "bfloat16", "float16")
+TABLE = ((8, 8, 256, 16, 16), (4, 8, 384, 32, 32), (2, 8, 2048, 64, 64), (1, 8, 4096, 128, 64))
+# One sequence of four heads: attention at the greatest length still takes seconds, not minutes, on two cores.
+SWEEP = tuple((1, 4, 2**i, 64, 64) for i in range(8, 15))
+SHAPES = {"table": TABLE, "sweep": SWEEP, "all": TABLE + SWEEP}
+
+
+def add_arguments(parser):
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: cpu)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the inputs (default: float32)")
+    parser.add_argument("--threads", type=whole_number, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument("--backends", type=list_of(BACKENDS), metavar="A,B",
+                        help=f"of {', '.join(BACKENDS)} (default: all that can run here)")  # fmt: skip
+    parser.add_argument("--rules", type=list_of(RULES), default=RULES, metavar="A,B",
+                        help="of sum, delta (default: both)")  # fmt: skip
+    parser.add_argument("--shapes", type=shapes, default=SHAPES["all"], metavar="SHAPES",
+                        help="table: four shapes of layers; sweep: lengths 256 to 16384; all; or your own as "
+                        "'B,H,L,Dk,Dv;B,H,L,Dk,Dv' (default: all)")  # fmt: skip
+    parser.add_argument("--repeats", type=whole_number, default=7, metavar="N", help="rounds (default: 7)")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--results", type=Path, metavar="DIR",
+                        help="write the record below DIR/runs, where `fwp-report bench --results DIR` finds it")  # fmt: skip
+    target.add_argument("--json", type=Path, metavar="PATH", help="write the record to this file")
+
+
+def whole_number(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+def list_of(allowed):
+    def names(text):
+        words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+        for word in words:
+            if word not in allowed:
+                raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(allowed)}")
+        return words
+
+    return names
+
+
+def shapes(text):
+    """Named shapes, or `B,H,L,Dk,Dv` separated by semicolons."""
+    if text in SHAPES:
+        return SHAPES[text]
+    found = {}
+    for part in text.split(";"):
+        words = [word.strip() for word in part.split(",")]
+        if len(words) != 5 or not all(word.isdecimal() and int(word) >= 1 for word in words):
+            names = ", ".join(SHAPES)
+            raise argparse.ArgumentTypeError(f"expected {names} or B,H,L,Dk,Dv in whole numbers >= 1, got {part!r}")
+        found[tuple(map(int, words))] = None
+    return tuple(found)
+
+
+def run(options) -> int:
+    """Measure, print the table and write the record. 1 where outputs of a rule disagree."""
+    if options.results is not None:
+        records.check_writable(options.results)
+    if options.json is not None and (options.json.is_dir() or not os.access(options.json.absolute().parent, os.W_OK)):
+        raise BenchError(f"--json: {options.json} cannot be written; name a file in a folder that can")
+
+    # Otherwise torch's profiler, which counts the memory, reports each start and stop.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    import torch
+
+    from fwp_fairseq.benchmarks.side_by_side import SideBySide
+    from fwp_fairseq.reports.bench_results import BenchRun
+    from fwp_fairseq.reports.bench_table import run_markdown
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise BenchError("--device: torch finds no CUDA device here; use --device cpu")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    started = time.monotonic()
+    comparison = SideBySide(options)
+    comparison.run()
+    record = comparison.record(time.monotonic() - started)
+    print(run_markdown(BenchRun.from_record(record)))
+    if options.results is not None:
+        print(f"record: {records.write_record(options.results, record)}")
+        print(f"its table and figure: fwp-report bench --results {options.results}")
+    elif options.json is not None:
+        print(f"record: {records.write_record_file(options.json, record)}")
+    return 1 if comparison.disagreed else 0
