@@ -127,6 +127,9 @@ class RetrievalEvaluationSet(FairseqDataset):
     def num_tokens(self, index):
         return self.length
 
+    def batch_by_size(self, indices, max_tokens=None, max_sentences=None, required_batch_size_multiple=1):
+        return [indices]  # fairseq would drop it where it is no multiple of `required_batch_size_multiple`
+
     def __getitem__(self, _):
         index = np.arange(self.sequences) + self.evaluation * self.sequences
         keys, values = draw_pairs(self.seed, index, self.length, self.symbols, self.repetition)

@@ -40,7 +40,7 @@ class SyntheticRetrievalConfig(FairseqDataclass):
     eval_length: Optional[int] = field(default=None, metadata={"help": "pairs an evaluation sequence; by default S"})
     eval_sequences: int = field(default=20, metadata={"help": "fresh sequences an evaluation"})
     stop_loss: float = field(default=0.001, metadata={"help": "stop at an evaluation loss of this or less"})
-    patience: int = field(default=10, metadata={"help": "stop after more than this many evaluations without a best"})
+    stop_patience: int = field(default=10, metadata={"help": "stop after more than this many evaluations without a best"})
     results_dir: Optional[str] = field(default="results", metadata={"help": "where records go; null writes none"})
     seed: int = II("common.seed")
     batch_size: int = II("dataset.batch_size")
@@ -67,7 +67,7 @@ class SyntheticRetrievalTask(FairseqTask):
 
     def __init__(self, cfg: SyntheticRetrievalConfig):
         super().__init__(cfg)
-        self.rule = StoppingRule(cfg.stop_loss, cfg.patience)
+        self.rule = StoppingRule(cfg.stop_loss, cfg.stop_patience)
         self.train_length_losses = []
         self.previous_seconds = 0.0
         self.started = time.monotonic()
@@ -239,7 +239,7 @@ def check_settings(cfg) -> None:
     """`ValueError` naming the field, the value and what is allowed."""
     if cfg.experiment not in EXPERIMENTS:
         raise ValueError(f"task.experiment: got {cfg.experiment!r}, allowed are {', '.join(EXPERIMENTS)}")
-    for name in ("num_keys", "train_length", "eval_length", "eval_sequences", "patience", "batch_size"):
+    for name in ("num_keys", "train_length", "eval_length", "eval_sequences", "stop_patience", "batch_size"):
         value = getattr(cfg, name)
         if value is not None and value < 1:
             raise ValueError(f"task.{name}: must be >= 1, got {value}")
@@ -261,7 +261,7 @@ def follows_the_paper(cfg, model_cfg, reason) -> bool:
         and cfg.validate_interval_updates == 100
         and cfg.batch_size == (128 if tanh_fwm else 32)
         and math.isclose(cfg.lr[0], 1e-4 if tanh_fwm else 1e-3)
-        and (cfg.stop_loss, cfg.patience, cfg.eval_sequences, model_cfg.d_key) == (0.001, 10, 20, 64)
+        and (cfg.stop_loss, cfg.stop_patience, cfg.eval_sequences, model_cfg.d_key) == (0.001, 10, 20, 64)
         and cfg.repetition == (cfg.experiment == "figure_update_rule")
         and cfg.train_length in (None, cfg.num_keys * (2 if cfg.repetition else 1))
         and cfg.eval_length in (None, cfg.num_keys)

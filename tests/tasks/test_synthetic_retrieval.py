@@ -1,0 +1,174 @@
+"""Synthetic runs through fairseq's training command, in this process."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fwp_fairseq.criterions.retrieval_error import RetrievalError, RetrievalErrorConfig, squared_errors
+from fwp_fairseq.data.retrieval import RetrievalEvaluationSet
+from fwp_fairseq.models.retrieval import RetrievalModel, RetrievalModelConfig
+
+SMALL = ["task.num_keys=6", "dataset.validate_interval_updates=10", "optimization.max_update=30"]
+
+
+def record(folder, row, cell="S6", experiment="figure_update_rule", seed=1):
+    return json.loads((folder / "runs" / experiment / row / cell / f"seed{seed}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def multirun(train, tmp_path_factory):
+    """Two curves × two sizes in one process; the larger size stops first by patience where state leaks."""
+    folder = tmp_path_factory.mktemp("multirun")
+    status = train(
+        "update_rule", "-m", "curve=dpfp_1_delta,elu_delta", "task.num_keys=6,8", *SMALL[1:],
+        f"task.results_dir={folder}", f"hydra.sweep.dir={folder}/hydra",
+    )  # fmt: skip
+    assert status == 0
+    return folder
+
+
+def test_each_job_of_a_multirun_writes_its_own_record(multirun):
+    for row in ("dpfp_1_delta", "elu_delta"):
+        for size in (6, 8):
+            found = record(multirun, row, f"S{size}")
+            assert found["config"]["task"]["num_keys"] == size
+            assert found["curves"]["updates"] == [10, 20, 30] == found["curves"]["updates"][: found["updates"] // 10]
+            assert found["metrics"]["stop_reason"] == "max_update" and found["scale"] == "mini"
+
+
+def test_a_record_says_what_the_run_was(multirun):
+    found = record(multirun, "dpfp_1_delta")
+    losses, longer = found["curves"]["loss"], found["curves"]["loss_train_length"]
+    assert found["metrics"]["best_loss"] == min(losses) and found["metrics"]["last_loss"] == losses[-1]
+    assert found["metrics"]["best_loss_train_length"] == min(longer) and longer != losses
+    assert found["config"]["model"]["feature_map"] == "dpfp" and found["config"]["model"]["nu"] == 1
+    assert found["state_size"] == 128 * 6
+    model = RetrievalModel(RetrievalModelConfig(feature_map="dpfp", nu=1, update_rule="delta"), 6)
+    assert found["parameters"] == sum(p.numel() for p in model.parameters())
+    assert found["device"] == ("cpu" if not torch.cuda.is_available() else torch.cuda.get_device_name())
+
+
+@pytest.mark.parametrize(
+    "curve", ["softmax", "elu", "dpfp_1", "favor_64"] + ["dpfp_1_sum", "dpfp_1_fwm", "favor_64_delta"]
+)
+def test_every_kind_of_curve_trains(train, tmp_path, curve):
+    config = "capacity" if curve in ("softmax", "elu", "dpfp_1", "favor_64") else "update_rule"
+    arguments = ["task.num_keys=4", "dataset.validate_interval_updates=40", "optimization.max_update=120"]
+    assert train(config, f"curve={curve}", *arguments, f"task.results_dir={tmp_path}") == 0
+    found = record(tmp_path, curve, "S4", f"figure_{config}")
+    assert found["status"] == "finished"
+    assert found["metrics"]["best_loss"] < 0.8 * 0.5 or curve == "dpfp_1_fwm" and found["metrics"]["best_loss"] < 0.5
+
+
+def test_a_run_is_the_same_each_time_and_differs_by_seed(multirun, train, tmp_path):
+    assert train("update_rule", "curve=dpfp_1_delta", *SMALL, f"task.results_dir={tmp_path}") == 0
+    again = record(tmp_path, "dpfp_1_delta")
+    assert again["curves"] == record(multirun, "dpfp_1_delta")["curves"]
+    assert train("update_rule", "curve=dpfp_1_delta", *SMALL, "common.seed=2", f"task.results_dir={tmp_path}") == 0
+    assert record(tmp_path, "dpfp_1_delta", seed=2)["curves"] != again["curves"]
+
+
+def test_an_easy_cell_stops_at_the_threshold_and_counts_as_a_paper_run(train, tmp_path):
+    assert train("capacity", "curve=dpfp_1", "task.num_keys=20", f"task.results_dir={tmp_path}") == 0
+    found = record(tmp_path, "dpfp_1", "S20", "figure_capacity")
+    assert found["metrics"]["stop_reason"] == "threshold" and found["metrics"]["best_loss"] <= 0.001
+    assert found["scale"] == "paper" and "loss_train_length" not in found["curves"]
+
+
+def test_divergence_is_recorded_and_no_crash(train, tmp_path):
+    save_dir = tmp_path / "checkpoints"
+    arguments = [*SMALL, "optimization.lr=[1e30]", f"checkpoint.save_dir={save_dir}"]
+    assert train("capacity", "curve=elu", *arguments, f"task.results_dir={tmp_path}") == 0
+    found = record(tmp_path, "elu", experiment="figure_capacity")
+    assert found["status"] == "diverged" and found["metrics"]["last_loss"] is None
+    assert not list(save_dir.glob("crash*"))
+
+
+def test_a_run_that_is_interrupted_and_resumed_equals_one_that_is_not(train, tmp_path):
+    def run(name, *more):
+        folder = tmp_path / name
+        arguments = [
+            *SMALL[:2], "checkpoint.no_save=false", "checkpoint.save_interval_updates=10",
+            "checkpoint.no_epoch_checkpoints=true", f"checkpoint.save_dir={folder}", f"task.results_dir={folder}",
+        ]  # fmt: skip
+        assert train("update_rule", "curve=favor_64_delta", *arguments, *more) == 0
+        return record(folder, "favor_64_delta"), torch.load(folder / "checkpoint_last.pt")["model"]
+
+    whole, weights = run("whole", "optimization.max_update=40")
+    run("parts", "optimization.max_update=20")
+    resumed, resumed_weights = run("parts", "optimization.max_update=40")
+    assert resumed["curves"] == whole["curves"] and resumed["metrics"] == whole["metrics"]
+    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    "overrides, named",
+    [
+        (["curve=elu", "task.train_length=9", "task.num_keys=8"], "task.num_keys"),
+        (["curve=elu", "task.num_keys=0"], "task.num_keys"),
+        (["curve=elu", "task.num_keys=twelve"], "task.num_keys"),
+        (["curve=unheard_of"], "dpfp_1"),
+        (["curve=elu", "model.feature_map=relu"], "relu"),
+        (["curve=elu", "model.update_rule=oja"], "oja"),
+        (["curve=dpfp_1", "model.nu=0"], "model.nu"),
+        (["curve=favor_64", "model.m=-3"], "model.m"),
+        (["curve=elu", "task.experiment=figure_nine"], "figure_update_rule"),
+    ],
+)
+def test_bad_settings_end_with_an_error_that_names_them(train, tmp_path, capfd, overrides, named):
+    assert train("capacity", *overrides, f"task.results_dir={tmp_path}") != 0
+    captured = capfd.readouterr()
+    assert named in captured.err + captured.out
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_results_folder_that_cannot_be_written_ends_the_run_before_it_starts(train, tmp_path, capfd):
+    (tmp_path / "file").touch()
+    assert train("capacity", "curve=elu", f"task.results_dir={tmp_path}/file/results") != 0
+    captured = capfd.readouterr()
+    assert "cannot be written" in captured.err + captured.out and "update 100" not in captured.out
+
+
+def test_wandb_gets_one_run_a_job_of_a_multirun(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    arguments = ["-m", "curve=elu,dpfp_1", *SMALL, "++common.wandb_project=test"]
+    arguments += [f"task.results_dir={tmp_path}", f"hydra.sweep.dir={tmp_path}/hydra"]
+    assert train("capacity", *arguments) == 0
+    sys.modules["wandb"].finish()
+    runs = sorted((tmp_path / "wandb").glob("offline-run-*"))
+    assert len(runs) == 2
+    logged = b"".join(path.read_bytes() for run in runs for path in run.glob("*.wandb"))
+    for text in (b"elu/S6/seed1", b"dpfp_1/S6/seed1", b"figure_capacity"):
+        assert text in logged
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 32])
+@pytest.mark.parametrize("parts", [dict(feature_map="elu"), dict(feature_map="favor", m=4)])
+def test_the_evaluation_loss_is_the_mean_of_the_means_of_batches(parts, batch_size):
+    dataset = RetrievalEvaluationSet(5, 9, 9, True, seed=4)
+    sample = dataset.collater([dataset[0]])
+    model = RetrievalModel(RetrievalModelConfig(update_rule="sum", d_key=8, **parts), 9).eval()
+    criterion = RetrievalError(RetrievalErrorConfig(batch_size=batch_size), task=None)
+    torch.manual_seed(1)
+    loss, sample_size, logged = criterion(model, sample)
+
+    asked = [(r, c) for r, row in enumerate(sample["target"].tolist()) for c, target in enumerate(row) if target >= 0]
+    means = []
+    torch.manual_seed(1)  # FAVOR+ draws once a batch
+    for start in range(0, len(asked), batch_size):
+        rows, columns = np.array(asked[start : start + batch_size]).T
+        state = torch.get_rng_state()
+        errors = []
+        for row, column in zip(rows, columns, strict=True):
+            torch.set_rng_state(state)
+            one = {name: tensor[row : row + 1] for name, tensor in sample["net_input"].items()}
+            errors.append(squared_errors(model(**one), sample["target"][row : row + 1])[0, column])
+        means.append(torch.stack(errors).mean())
+    torch.testing.assert_close(loss, torch.stack(means).mean())
+    assert sample_size == 1 and logged["nqueries"] == len(asked) and math.isfinite(logged["loss"])
