@@ -2,5 +2,5 @@
 
 import fairseq  # noqa: F401  first, since loading it registers the modules of this package
 
-from . import language_model  # noqa: F401
+from . import language_model, language_model_architectures  # noqa: F401
 from . import retrieval  # noqa: F401

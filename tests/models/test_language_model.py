@@ -111,7 +111,7 @@ def test_without_positions_only_the_mixing_knows_the_order():
 
 
 def test_probabilities_come_through_fairseqs_interface():
-    model = tiny().eval()
+    model = tiny(positional_encoding=False).eval()
     tokens = torch.tensor([[4, 5, 6, 2], [7, 8, 2, 1]])  # the second is padded
     log_prob = model.get_normalized_probs(model(src_tokens=tokens, src_lengths=torch.tensor([4, 3])), log_probs=True)
     assert log_prob.shape == (2, 4, 24)
