@@ -1,0 +1,163 @@
+"""`fwp-sweep`: what it would run, what it skips, and what is left after it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fwp_fairseq import records
+from fwp_fairseq.cli import sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER_CELLS = {"figure_capacity": 240, "figure_update_rule": 80}
+
+
+def lines_of_dry_run(capsys, *arguments):
+    assert sweep.main([*arguments, "--dry-run"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def finish(folder, curve, size, scale="paper", experiment="figure_capacity"):
+    """A record as a run leaves it."""
+    record = records.new_record(
+        experiment, curve, 1, scale, {"best_loss": 0.5, "last_loss": 0.5}, 100, 1.0, 10, {}, cell=f"S{size}"
+    )
+    return records.write_record(folder, record)
+
+
+@pytest.mark.parametrize("figure", PAPER_CELLS)
+def test_all_cells_of_the_paper_by_default(tmp_path, capsys, figure):
+    lines = lines_of_dry_run(capsys, figure, "--results", str(tmp_path))
+    assert lines[0] == f"{figure}: 0 of {PAPER_CELLS[figure]} cells are finished"
+    sizes = [argument.split("=")[1] for line in lines[1:] for argument in line.split() if "num_keys" in argument]
+    assert sum(len(size.split(",")) for size in sizes) == PAPER_CELLS[figure]
+
+
+def test_the_curves_are_those_with_a_configuration():
+    configured = {path.stem for path in (ROOT / "configs" / "synthetic" / "curve").glob("*.yaml")}
+    assert configured == {curve for figure in sweep.FIGURES.values() for curve in figure.curves}
+
+
+def test_finished_cells_are_skipped_and_a_corrupt_record_is_run_again(tmp_path, capsys):
+    finish(tmp_path, "elu", 20)
+    finish(tmp_path, "elu", 60, scale="mini").rename(tmp_path / "kept")
+    path = records.record_path(tmp_path, "figure_capacity", "elu", 1, "S40")
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    arguments = ["figure_capacity", "--curves", "elu", "--sizes", "20,40,60", "--results", str(tmp_path)]
+    assert sweep.main([*arguments, "--dry-run"]) == 0
+    captured = capsys.readouterr()
+    assert "1 of 3 cells" in captured.out and "task.num_keys=40,60" in captured.out
+    assert str(path) in captured.err and "run again" in captured.err
+    assert path.read_text() == "{"
+
+
+def test_nothing_left_to_do(tmp_path, capsys):
+    finish(tmp_path, "elu", 20)
+    arguments = ["figure_capacity", "--curves", "elu", "--sizes", "20", "--results", str(tmp_path)]
+    assert sweep.main(arguments) == 0
+    assert "1 of 1 cells are finished" in capsys.readouterr().out
+
+
+def test_a_mini_record_counts_only_for_a_mini_sweep(tmp_path, capsys):
+    finish(tmp_path, "elu", 20, scale="mini")
+    arguments = ["figure_capacity", "--curves", "elu", "--sizes", "20", "--results", str(tmp_path)]
+    assert "0 of 1 cells" in lines_of_dry_run(capsys, *arguments)[0]
+    assert "1 of 1 cells" in lines_of_dry_run(capsys, *arguments, "--max-update", "100")[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, named",
+    [
+        (["figure_nine"], "figure_update_rule"),
+        (["figure_capacity", "--curves", "elu,relu"], "favor_512"),
+        (["figure_capacity", "--sizes", "twenty"], "'twenty'"),
+        (["figure_capacity", "--sizes", "20,-40"], "'-40'"),
+        (["figure_capacity", "--seeds", "1.5"], "'1.5'"),
+        (["figure_capacity", "--jobs", "0"], "--jobs"),
+        (["figure_capacity", "--max-update", "0"], "--max-update"),
+    ],
+)
+def test_wrong_arguments_are_named(capsys, arguments, named):
+    with pytest.raises(SystemExit) as stop:
+        sweep.main(arguments)
+    assert stop.value.code == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_results_folder_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert sweep.main(["figure_capacity", "--results", str(tmp_path / "file")]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+def start(folder, *arguments):
+    command = [sys.executable, "-m", "fwp_fairseq.cli.sweep", "figure_capacity", "--results", str(folder), *arguments]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def workers_of(folder):
+    """Processes that write below `folder`'s logs."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder) in os.readlink(process / "fd" / "1"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition, seconds=300):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, how):
+    """S=20 is done in a moment, S=400 is not."""
+    arguments = ["--curves", "dpfp_1", "--sizes", "20,400", "--jobs", "1"]
+    interrupted = start(tmp_path, *arguments)
+    done = records.record_path(tmp_path, "figure_capacity", "dpfp_1", 1, "S20")
+    log = tmp_path / "logs" / "figure_capacity-worker0.log"
+    wait_until(lambda: done.exists() and "S400: loss" in log.read_text())
+    workers = workers_of(tmp_path)
+    assert workers
+    interrupted.send_signal(how)
+    interrupted.wait(timeout=60)
+    assert interrupted.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    wait_until(lambda: not workers_of(tmp_path), 60)
+    before = done.read_bytes()
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["seed1.json"]
+
+    continued = start(tmp_path, *arguments, "--max-update", "100")
+    output, _ = continued.communicate(timeout=600)
+    assert continued.returncode == 0, output
+    assert "1 of 2 cells are finished" in output and "S400" in output
+    assert done.read_bytes() == before
+    record = json.loads(records.record_path(tmp_path, "figure_capacity", "dpfp_1", 1, "S400").read_text())
+    assert record["scale"] == "mini" and record["updates"] == 100
+
+
+@pytest.mark.slow
+def test_a_failed_cell_leaves_the_others_and_a_non_zero_exit(tmp_path):
+    blocked = records.record_path(tmp_path, "figure_capacity", "elu", 1, "S4").parent
+    blocked.parent.mkdir(parents=True)
+    blocked.touch()  # a file where the folder of this cell should be
+    arguments = ["--curves", "elu,dpfp_1", "--sizes", "4,5", "--jobs", "2", "--max-update", "100"]
+    sweeping = start(tmp_path, *arguments)
+    output, _ = sweeping.communicate(timeout=600)
+    assert sweeping.returncode == 1, output
+    assert "FAILED elu S=4,5" in output
+    found = {path.parent.relative_to(tmp_path / "runs" / "figure_capacity").as_posix() for path in tmp_path.rglob("*.json")}
+    assert found == {"elu/S5", "dpfp_1/S4", "dpfp_1/S5"}
