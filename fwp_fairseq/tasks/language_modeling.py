@@ -5,6 +5,7 @@ Perplexities are computed, and the record written, by `fwp-eval-lm` from the che
 stands in `training.json` beside the checkpoints.
 """
 
+import hashlib
 import logging
 import math
 import os
@@ -177,9 +178,19 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
     # fairseq saves what these return with a checkpoint, and hands it back on resuming.
 
     def get_checkpoint_dict(self):
-        return {type(self).__name__: {"rule": self.rule.state_dict(), "log": self.log.state_dict()}}
+        state = {
+            "rule": self.rule.state_dict(),
+            "log": self.log.state_dict(),
+            "dictionary": dictionary_digest(self.dictionary),
+        }
+        return {type(self).__name__: state}
 
     def set_checkpoint_dict(self, state):
+        if state["dictionary"] != dictionary_digest(self.dictionary):
+            raise DataFolderError(
+                f"task.data={self.args.data}: its dict.txt is not the one of the checkpoint in {self.args.save_dir}; "
+                "give the data it was trained on, or another checkpoint.save_dir"
+            )
         self.rule = DivergenceRule(**{**state["rule"], "span": self.args.divergence_span})
         self.log = TrainingLog.from_state_dict(state["log"])
 
@@ -196,6 +207,11 @@ def load_dictionary(folder):
     if dictionary.pad() != 1:
         raise DataFolderError(f"{path}: expected fairseq's symbols <s>, <pad>, </s>, <unk> in front")
     return dictionary
+
+
+def dictionary_digest(dictionary) -> str:
+    """sha256 of the symbols in order: tells whether a checkpoint and a data folder belong together."""
+    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
 
 
 def check_settings(cfg):

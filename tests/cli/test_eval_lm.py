@@ -1,0 +1,111 @@
+"""fwp-eval-lm on a tiny trained model: numbers, records, and what it refuses."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from fwp_fairseq.cli.eval_lm import main
+from fwp_fairseq.records import read_record
+
+
+def run(*arguments):
+    return main([str(argument) for argument in arguments])
+
+
+def copy_of(trained_lm, folder):
+    """A folder of the same run that may be changed: the best checkpoint and the training log."""
+    folder.mkdir()
+    for name in ("checkpoint_best.pt", "training.json"):
+        shutil.copy(trained_lm.save_dir / name, folder / name)
+    return folder
+
+
+def test_perplexity_of_a_word_level_text(trained_lm, tmp_path, capsys):
+    assert run(trained_lm.checkpoint, trained_lm.data, "--split", "valid", "--split", "test", "--results", tmp_path) == 0
+    record = read_record(tmp_path / "runs/table_wikitext103/delta/mini/seed1.json")
+    metrics = record["metrics"]
+    assert (metrics["valid_tokens"], metrics["test_tokens"]) == (209, 149)
+    assert metrics["test_ppl"] == pytest.approx(math.exp(metrics["test_loss"]))
+    # the model was trained on segments, where most tokens have less context
+    assert metrics["valid_loss"] == pytest.approx(trained_lm.log["curves"]["valid_loss"][-1], abs=0.15)
+    assert not any("bits" in name for name in metrics)
+    assert (metrics["stride"], metrics["window"], metrics["best_update"]) == (1, 16, 60)
+    assert (record["status"], record["scale"], record["updates"]) == ("finished", "mini", 60)
+    assert record["curves"] == trained_lm.log["curves"]
+    assert record["state_size"] == 2 * 2 * 8 * 8
+    assert str(trained_lm.data) not in json.dumps(record)
+    assert f"perplexity {metrics['test_ppl']:.3f}" in capsys.readouterr().out
+
+
+def test_subwords_get_bits_a_byte_and_perplexity_a_word(trained_lm, tmp_path):
+    data = tmp_path / "subwords"
+    shutil.copytree(trained_lm.data, data)
+    stats = json.loads((data / "text_stats.json").read_text())
+    stats["test"].update(words=60, bytes=400)
+    (data / "text_stats.json").write_text(json.dumps(stats))
+    assert run(trained_lm.checkpoint, data, "--stride", 8, "--results", tmp_path) == 0
+    metrics = read_record(tmp_path / "runs/table_wikitext103/delta/mini/seed1.json")["metrics"]
+    bits = metrics["test_loss"] * 149 / math.log(2)
+    assert metrics["test_bits_per_byte"] == pytest.approx(bits / 400)
+    assert metrics["test_bits_per_word"] == pytest.approx(bits / (60 + 15))
+    assert metrics["test_word_ppl"] == pytest.approx(2 ** metrics["test_bits_per_word"])
+
+
+def test_a_diverged_run_gets_its_record_without_an_evaluation(trained_lm, tmp_path):
+    folder = copy_of(trained_lm, tmp_path / "run")
+    log = {**trained_lm.log, "status": "diverged", "reason": "the loss is nan", "updates": 17}
+    (folder / "training.json").write_text(json.dumps(log))
+    assert run(folder / "checkpoint_best.pt", trained_lm.data, "--results", tmp_path) == 0
+    record = read_record(tmp_path / "runs/table_wikitext103/delta/mini/seed1.json")
+    assert (record["status"], record["updates"]) == ("diverged", 17)
+    assert record["metrics"]["reason"] == "the loss is nan" and "test_ppl" not in record["metrics"]
+
+
+def truncate(folder):
+    path = folder / "checkpoint_best.pt"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def empty(folder):
+    (folder / "checkpoint_best.pt").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "damage, arguments, words",
+    [
+        (lambda folder: (folder / "checkpoint_best.pt").unlink(), [], ["checkpoint_best.pt", "no such file"]),
+        (truncate, [], ["checkpoint_best.pt", "cut off"]),
+        (empty, [], ["checkpoint_best.pt", "cut off"]),
+        (lambda folder: (folder / "training.json").unlink(), [], ["training.json"]),
+        (None, ["--stride", 0], ["stride", "got 0"]),
+        (None, ["--stride", 17], ["stride", "window of 16", "got 17"]),
+        (None, ["--window", 150], ["window", "149", "got 150"]),
+        (None, ["--split", "dev"], ["dev.bin", "data_prep"]),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_error(trained_lm, tmp_path, capsys, damage, arguments, words):
+    folder = copy_of(trained_lm, tmp_path / "run")
+    if damage is not None:
+        damage(folder)
+    assert run(folder / "checkpoint_best.pt", trained_lm.data, "--results", tmp_path / "results", *arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("fwp-eval-lm: error: ") and "Traceback" not in error
+    assert all(word in error for word in words), error
+    assert list((tmp_path / "results").rglob("*.json")) == []
+
+
+def test_data_that_is_not_that_of_the_training_is_refused(trained_lm, tmp_path, capsys):
+    assert run(trained_lm.checkpoint, tmp_path) == 1
+    assert "no dict.txt" in capsys.readouterr().err
+    data = tmp_path / "other"
+    shutil.copytree(trained_lm.data, data)
+    words = (data / "dict.txt").read_text()
+    (data / "dict.txt").write_text(words.replace("w7 ", "other "))  # as many words
+    assert run(trained_lm.checkpoint, data) == 1
+    assert "not the dictionary" in capsys.readouterr().err
+    (data / "dict.txt").write_text(words)
+    (data / "text_stats.json").write_text(json.dumps({"test": {"tokens": 99}}))
+    assert run(trained_lm.checkpoint, data) == 1
+    assert "150 tokens" in capsys.readouterr().err
