@@ -123,7 +123,7 @@ def time_updates(cell, steps, threads, log):
             hydra_train.cli_main()
         except SystemExit as stop:  # Hydra's way to say that a job failed, after printing why
             if stop.code:
-                end = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
+                end = "\n".join(log.read_text(encoding="utf-8").splitlines()[-40:])
                 raise BenchError(f"the training of {cell.curve} S={cell.size} failed:\n{end}")
     return clock.per_update(), torch.get_num_threads()
 
