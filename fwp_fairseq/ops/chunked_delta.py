@@ -29,7 +29,7 @@ def chunked_delta(q, k, v, beta, state, chunk=None):
 
 def chunk_length(key_size, value_size):
     """Steps per chunk: the larger the heads, the more work a chunk may do within itself."""
-    return 32 if max(key_size, value_size) <= 32 else 64
+    return 32 if max(key_size, value_size) <= 128 else 64
 
 
 class _ChunkedDelta(torch.autograd.Function):
@@ -56,12 +56,12 @@ def _spans(q, v, chunk):
 
 
 def _load_keys(span, q, k, beta, dtype):
-    """``X`` and ``A``, flat over chunks and heads, and ``tril(Q A^T)`` over ``K A^T``."""
+    """``X``, ``A``, ``tril(Q A^T)`` and ``K A^T``, flat over chunks and heads."""
     x = span.load_stacked(q, k, dtype)
-    write_keys = x[:, span.chunk :] * span.load(beta, dtype).unsqueeze(-1)
-    scores = torch.bmm(x, write_keys.mT)
-    scores[:, : span.chunk].tril_()
-    return x, write_keys, scores
+    queries, keys = x[:, : span.chunk], x[:, span.chunk :]
+    write_keys = keys * span.load(beta, dtype).unsqueeze(-1)
+    scores = torch.bmm(queries, write_keys.mT).tril_()
+    return x, write_keys, scores, torch.bmm(keys, write_keys.mT)
 
 
 def _forward(q, k, v, beta, state, chunk, written=None, span_states=None):
@@ -70,18 +70,17 @@ def _forward(q, k, v, beta, state, chunk, written=None, span_states=None):
         out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
         weights = state.flatten(0, 1)
         for span in _spans(q, v, chunk):
-            x, write_keys, scores = _load_keys(span, q, k, beta, state.dtype)
-            values = span.load(v, state.dtype)
-            differences = torch.empty_like(values)
-            states = values.new_empty(span.count + 1, *weights.shape)
+            x, write_keys, scores, triangles = _load_keys(span, q, k, beta, state.dtype)
+            differences = span.load(v, state.dtype)
+            states = differences.new_empty(span.count + 1, *weights.shape)
             states[0] = weights
-            per_chunk = span.chunks_of(x, write_keys, scores, values, differences)
-            for i, (x_i, a_i, scores_i, v_i, e_i) in enumerate(per_chunk):
-                right = torch.baddbmm(v_i, x_i[:, span.chunk :], states[i], alpha=-1)
-                _solve(scores_i[:, span.chunk :], right, upper=False, out=e_i)
+            per_chunk = span.chunks_of(x, write_keys, triangles, differences)
+            for i, (x_i, a_i, triangle, e_i) in enumerate(per_chunk):
+                e_i.baddbmm_(x_i[:, span.chunk :], states[i], alpha=-1)
+                _solve_in_place(triangle, e_i, upper=False)
                 torch.baddbmm(states[i], a_i.mT, e_i, out=states[i + 1])
             y = torch.bmm(x[:, : span.chunk], states[:-1].flatten(0, 1))
-            span.store(y.baddbmm_(scores[:, : span.chunk], differences), out)
+            span.store(y.baddbmm_(scores, differences), out)
             weights = states[-1]
             if written is not None:
                 span.store(differences, written)
@@ -101,17 +100,18 @@ def _backward(ctx, grad_out, grad_state):
         spans = _spans(q, written, ctx.chunk)
         for span, states in zip(reversed(spans), reversed(span_states)):
             chunk = span.chunk
-            x, write_keys, scores = _load_keys(span, q, k, beta, dtype)
+            x, write_keys, scores, triangles = _load_keys(span, q, k, beta, dtype)
             differences = span.load(written, dtype)
             # [dY; -dV], the gradients of what X reads from the state; the scan fills in -dV.
             reads = span.load_stacked(grad_out, None, dtype)
-            grad_differences = torch.bmm(scores[:, :chunk].mT, reads[:, :chunk])
+            grad_values = torch.bmm(scores.mT, reads[:, :chunk])
             grad_states = states.new_empty(span.count + 1, *grad_weights.shape)
             grad_states[-1] = grad_weights
-            per_chunk = span.chunks_of(x, write_keys, scores, reads, grad_differences)
-            for i, (x_i, a_i, scores_i, reads_i, e_i) in reversed([*enumerate(per_chunk)]):
+            per_chunk = span.chunks_of(x, write_keys, triangles, reads, grad_values)
+            for i, (x_i, a_i, triangle, reads_i, e_i) in reversed([*enumerate(per_chunk)]):
                 e_i.baddbmm_(a_i, grad_states[i + 1])
-                reads_i[:, chunk:] = _solve(scores_i[:, chunk:].mT, e_i, upper=True).neg_()
+                _solve_in_place(triangle.mT, e_i, upper=True)
+                torch.neg(e_i, out=reads_i[:, chunk:])
                 torch.baddbmm(grad_states[i + 1], x_i.mT, reads_i, out=grad_states[i])
             grad_weights = grad_states[0]
 
@@ -123,14 +123,14 @@ def _backward(ctx, grad_out, grad_state):
             grad_a.baddbmm_(grad_scores.mT, x)
 
             span.store(grad_x[:, :chunk], grad_q)
-            span.store(reads[:, chunk:].neg(), grad_v)
+            span.store(grad_values, grad_v)
             span.store((grad_a * x[:, chunk:]).sum(-1), grad_beta)
             grad_a.mul_(span.load(beta, dtype).unsqueeze(-1)).add_(grad_x[:, chunk:])
             span.store(grad_a, grad_k)
         return grad_q, grad_k, grad_v, grad_beta, grad_weights.unflatten(0, q.shape[:2])
 
 
-def _solve(triangle, right, upper, out=None):
+def _solve_in_place(triangle, right, upper):
     # Substitution like the recurrence itself: an explicit inverse can overflow where this does not.
     # The other triangle and the diagonal are not read, so they need no masking.
-    return torch.linalg.solve_triangular(triangle, right, upper=upper, unitriangular=True, out=out)
+    torch.linalg.solve_triangular(triangle, right, upper=upper, unitriangular=True, out=right)

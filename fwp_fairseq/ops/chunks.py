@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 # Numbers a span may hold at once: about what stays in a core's cache, and enough for a matrix
 # product to outweigh the cost of starting it.
-_SPAN_NUMBERS = 1 << 19
+_SPAN_NUMBERS = 1 << 20
 
 
 class Span(NamedTuple):
