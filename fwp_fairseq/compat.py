@@ -24,6 +24,7 @@ def apply() -> None:
     provide_numpy_compat()
     seed_only_the_devices_there_are()
     explain_a_second_copy()
+    open_one_wandb_run()
 
 
 def allow_namespace_in_checkpoints() -> None:
@@ -123,3 +124,18 @@ def explain_a_second_copy() -> None:
 
     import_or_explain.explains_a_second_copy = True
     utils.import_user_module = import_or_explain
+
+
+def open_one_wandb_run() -> None:
+    """fairseq calls `wandb.init` for every progress bar, that is at every validation, and wandb >= 0.20 makes a folder
+    each time, even where it hands back the run that is open."""
+    from fairseq.logging import progress_bar
+
+    class WandBProgressBarWrapper(progress_bar.WandBProgressBarWrapper):
+        def __init__(self, wrapped_bar, wandb_project, run_name=None):
+            if progress_bar.wandb is None or progress_bar.wandb.run is None:
+                super().__init__(wrapped_bar, wandb_project, run_name)
+            else:
+                self.wrapped_bar = wrapped_bar
+
+    progress_bar.WandBProgressBarWrapper = WandBProgressBarWrapper

@@ -92,8 +92,13 @@ class SyntheticRetrievalTask(FairseqTask):
     def load_dataset(self, split, combine=False, **kwargs):
         cfg = self.cfg
         if split == "train":
+            # One update more than is trained: at the end of an epoch a run that is extended would start over.
             self.datasets[split] = RetrievalTrainingSet(
-                cfg.max_update * cfg.batch_size, self.train_length, cfg.num_keys, cfg.repetition, seed=3 * cfg.seed
+                (cfg.max_update + 1) * cfg.batch_size,
+                self.train_length,
+                cfg.num_keys,
+                cfg.repetition,
+                seed=3 * cfg.seed,
             )
         else:
             number = ("valid", "valid_train_length").index(split)

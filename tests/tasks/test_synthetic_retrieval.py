@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -143,9 +144,13 @@ def test_wandb_gets_one_run_a_job_of_a_multirun(train, tmp_path, monkeypatch):
     sys.modules["wandb"].finish()
     runs = sorted((tmp_path / "wandb").glob("offline-run-*"))
     assert len(runs) == 2
-    logged = b"".join(path.read_bytes() for run in runs for path in run.glob("*.wandb"))
-    for text in (b"elu/S6/seed1", b"dpfp_1/S6/seed1", b"figure_capacity"):
-        assert text in logged
+    for text in (b"elu/S6/seed1", b"dpfp_1/S6/seed1", b"figure_capacity", b"valid/loss"):
+        found = False
+        for _ in range(100):  # wandb's own process writes the files, some moments behind
+            found = found or text in b"".join(path.read_bytes() for run in runs for path in run.glob("*.wandb"))
+            if not found:
+                time.sleep(0.2)
+        assert found, text
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32])
