@@ -23,7 +23,7 @@ SHAPES = [  # B, H, L, Dk, Dv, with an initial state
     (1, 1, 33, 100, 1, False),
     (1, 1, 65, 16, 64, True),
     (1, 1, 130, 64, 16, True),
-    (1, 1, 130, 100, 5, True),
+    (1, 1, 66, 100, 5, True),
 ]
 RULES = ["sum", "delta"]
 FLOAT32_ERROR = 5e-6
@@ -34,6 +34,7 @@ def interpreted():
     """Calls a function of this module in a process where Triton interprets its kernels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
+        patch.setenv("OMP_NUM_THREADS", "1")  # threads cost more than they help in products this small
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             yield lambda function, *args: pool.submit(function, *args).result()
 
@@ -86,7 +87,7 @@ def errors_as_tensor_cores_multiply(rule, dtype):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InterpreterBuilder, "create_dot", dot)
-        return errors_of_shape(rule, (1, 1, 130, 64, 16, True), dtype)
+        return errors_of_shape(rule, (1, 1, 65, 64, 16, True), dtype)
 
 
 @pytest.mark.parametrize(
