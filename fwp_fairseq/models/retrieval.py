@@ -135,7 +135,8 @@ class RetrievalModel(BaseFairseqModel):
         if self.cfg.update_rule == "sum":
             return self.gather(sum_read_weights(phi_k, phi_q, EPS), values)
         if self.cfg.update_rule == "delta":
-            return self.gather(delta_read_weights(phi_k, sum_normalize(phi_q, EPS), beta), values)
+            phi_k, phi_q = sum_normalize(phi_k), sum_normalize(phi_q, EPS)
+            return self.gather(delta_read_weights(phi_k, phi_q, beta), values)
         one_hot = F.one_hot(values, self.symbols).to(phi_k.dtype)
         state = fast_weight_fwm(phi_k, one_hot, beta)
         return F.layer_norm(phi_q @ state, (self.symbols,))

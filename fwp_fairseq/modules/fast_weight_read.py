@@ -60,11 +60,8 @@ class _QuadraticForm(torch.autograd.Function):
 
 
 def delta_read_weights(keys, queries, beta):
-    """Delta rule with sum-normalised keys, read after the last write: `a_i = beta_i k_i . r_i` with `r_L = q` and
-    `r_{i-1} = r_i - beta_i (k_i . r_i) k_i`, which is the rule carried from the query back to the first key.
-
-    keys are not normalised yet (their sums are folded into small products here); queries are.
-    """
+    """Delta rule, read after the last write: `a_i = beta_i k_i . r_i` with `r_L = q` and
+    `r_{i-1} = r_i - beta_i (k_i . r_i) k_i`, which is the rule carried from the query back to the first key."""
     padding = -keys.shape[1] % CHUNK
     if padding:  # in front, with beta 0: such a step changes nothing
         keys = F.pad(keys, (0, 0, padding, 0))
@@ -77,63 +74,52 @@ class _DeltaRead(torch.autograd.Function):
 
     The steps of a chunk are one triangular system, `(I + tril(diag(beta) K K^T, -1))^T w = K r`; all chunks' matrices
     are inverted at once, and what is left in sequence is a few small products a chunk. The backward pass is the same
-    chain in the other direction. `scale` holds the inverse sums of the keys, 0 where a sum underflowed.
+    chain in the other direction.
     """
 
     @staticmethod
     def forward(ctx, keys, queries, beta):
         batch, length, d_phi = keys.shape
         shape = (batch, length // CHUNK, CHUNK)
-        total = keys.sum(-1)
-        usable = total >= torch.finfo(keys.dtype).tiny
-        scale = (total.where(usable, 1).reciprocal() * usable).reshape(shape)
         keys, beta = keys.reshape(*shape, d_phi), beta.reshape(shape)
         overlap = keys @ keys.transpose(2, 3)
-        system = torch.tril((beta * scale).unsqueeze(-1) * scale.unsqueeze(-2) * overlap, -1)
+        system = torch.tril(beta.unsqueeze(-1) * overlap, -1)
         identity = torch.eye(CHUNK, dtype=keys.dtype, device=keys.device)
         inverse = torch.linalg.solve_triangular(
             system.transpose(2, 3), identity.expand_as(system), upper=True, unitriangular=True
         )
         chunks = shape[1]
         remainders = keys.new_empty(chunks, *queries.shape)
-        products = keys.new_empty(batch, chunks, CHUNK, queries.shape[2])
-        solved = torch.empty_like(products)
+        solved = keys.new_empty(batch, chunks, CHUNK, queries.shape[2])
         remainder = queries
         for c in reversed(range(chunks)):
             remainders[c] = remainder
-            torch.bmm(keys[:, c], remainder, out=(product := products[:, c]))
-            solved[:, c] = weights = inverse[:, c] @ (scale[:, c].unsqueeze(-1) * product)
-            written = (scale[:, c] * beta[:, c]).unsqueeze(-1) * weights
+            solved[:, c] = weights = inverse[:, c] @ (keys[:, c] @ remainder)
+            written = beta[:, c].unsqueeze(-1) * weights
             remainder = torch.baddbmm(remainder, keys[:, c].transpose(1, 2), written, alpha=-1)
-        ctx.save_for_backward(keys, beta, scale, overlap, inverse, remainders, products, solved)
+        ctx.save_for_backward(keys, beta, overlap, inverse, remainders, solved)
         return (beta.unsqueeze(-1) * solved).reshape(batch, length, -1)
 
     @staticmethod
     def backward(ctx, grad):
-        keys, beta, scale, overlap, inverse, remainders, products, solved = ctx.saved_tensors
-        shape, chunks = beta.shape, beta.shape[1]
+        keys, beta, overlap, inverse, remainders, solved = ctx.saved_tensors
+        batch, chunks = beta.shape[:2]
         grad = grad.reshape(solved.shape)
+        strength = beta.unsqueeze(-1)
         grad_remainder = torch.zeros_like(remainders[0])
         grad_after = torch.empty_like(remainders)
-        grad_written, grad_solved, grad_scaled = (torch.empty_like(solved) for _ in range(3))
-        strength, factor = beta.unsqueeze(-1), scale.unsqueeze(-1)
+        grad_scaled, grad_product = torch.empty_like(solved), torch.empty_like(solved)
         for c in range(chunks):
             grad_after[c] = grad_remainder
-            grad_written[:, c] = down = -torch.bmm(keys[:, c], grad_remainder)
-            grad_solved[:, c] = into = strength[:, c] * (grad[:, c] + factor[:, c] * down)
-            grad_scaled[:, c] = scaled = torch.bmm(inverse[:, c].transpose(1, 2), into)
-            grad_remainder = torch.baddbmm(grad_remainder, keys[:, c].transpose(1, 2), factor[:, c] * scaled)
+            grad_scaled[:, c] = total = grad[:, c] - keys[:, c] @ grad_remainder
+            grad_product[:, c] = product = inverse[:, c].transpose(1, 2) @ (strength[:, c] * total)
+            grad_remainder = torch.baddbmm(grad_remainder, keys[:, c].transpose(1, 2), product)
         # what the chain leaves behind, for all chunks at once
-        grad_system = torch.tril(solved @ grad_scaled.transpose(2, 3), -1).neg_()
-        per_pair = grad_system * overlap
-        pairs = scale.unsqueeze(-2) * per_pair
-        grad_beta = (solved * (grad + factor * grad_written)).sum(-1) + scale * pairs.sum(-1)
-        grad_scale = (strength * solved * grad_written + products * grad_scaled).sum(-1)
-        grad_scale += beta * pairs.sum(-1) + (beta * scale).unsqueeze(-2).matmul(per_pair).squeeze(-2)
-        grad_overlap = grad_system * (beta * scale).unsqueeze(-1) * scale.unsqueeze(-2)
-        left = torch.cat((factor * grad_scaled, -factor * strength * solved), dim=-1)
+        grad_system = torch.tril(solved @ grad_product.transpose(2, 3), -1).neg_()
+        grad_beta = (solved * grad_scaled).sum(-1) + (grad_system * overlap).sum(-1)
+        grad_overlap = strength * grad_system
+        left = torch.cat((grad_product, -strength * solved), dim=-1)
         right = torch.cat((remainders, grad_after), dim=-1).permute(1, 0, 3, 2)
         grad_keys = (grad_overlap + grad_overlap.transpose(2, 3)) @ keys
         grad_keys.flatten(0, 1).baddbmm_(left.flatten(0, 1), right.flatten(0, 1))
-        grad_keys -= (grad_scale * scale.square()).unsqueeze(-1)
-        return grad_keys.reshape(shape[0], -1, keys.shape[-1]), grad_remainder, grad_beta.reshape(shape[0], -1)
+        return grad_keys.reshape(batch, -1, keys.shape[-1]), grad_remainder, grad_beta.reshape(batch, -1)

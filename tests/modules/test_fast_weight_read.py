@@ -33,13 +33,14 @@ def read_by_reference(state, queries):
 @pytest.mark.parametrize("queries", [1, 3])
 def test_delta_read(length, queries):
     inputs = tensors((2, length, 6), (2, queries, 6), (2, length))
+    inputs[0] = (inputs[0] / 3).detach().requires_grad_()  # keys of a norm below 1, as normalised ones have
     values = torch.rand(2, length, 4, dtype=torch.double)
 
     def fast(keys, q, beta):
         return read.delta_read_weights(keys, q, beta) @ values
 
     def plain(keys, q, beta):
-        keys = sum_normalize(keys).unsqueeze(1)
+        keys = keys.unsqueeze(1)
         _, state = fast_weight_delta(keys, keys, values.unsqueeze(1), beta.unsqueeze(1), backend="reference")
         return read_by_reference(state, q)
 
@@ -51,12 +52,17 @@ def test_delta_read_gradients_numerically():
     assert gradcheck(read.delta_read_weights, inputs)
 
 
-def test_delta_read_of_keys_whose_sum_is_zero():
-    """Such a key is neither written nor read, and no gradient becomes NaN."""
+def test_delta_read_of_keys_that_are_nothing_or_nearly():
+    """A key of zeros is neither written nor read. One with tiny features counts in full once it is normalised, as
+    FAVOR+'s do; no gradient overflows on the way."""
     keys, queries, beta = tensors((2, 20, 6), (2, 1, 6), (2, 20))
-    dead = torch.zeros(20, 1, dtype=torch.double).index_fill(0, torch.tensor([0, 7, 19]), 1)
-    weights = read.delta_read_weights(keys * (1 - dead), queries, beta)
+    size = torch.ones(20, 1)
+    size[[0, 7, 19]], size[[3, 8]] = 0, 1e-25
+    keys, queries, beta = ((t.detach().float()).requires_grad_() for t in (keys, queries, beta))
+    weights = read.delta_read_weights(sum_normalize(keys * size), queries, beta)
     assert torch.all(weights[:, :, [0, 7, 19]] == 0) and torch.isfinite(weights).all()
+    full = (size > 0).float()
+    torch.testing.assert_close(weights, read.delta_read_weights(sum_normalize(keys * full), queries, beta))
     gradients = torch.autograd.grad(weights.square().sum(), (keys, queries, beta))
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
