@@ -23,7 +23,7 @@ results/. Interrupted and started again, it trains only what is not finished.
   --dry-run          print the training commands and stop
   -h, --help         show this help
 
-Time: TIME_UPD
+Time: most cells take one to five minutes of one core; tanh_fwm takes an hour and more.
 END
 }
 

@@ -27,11 +27,8 @@ esac
 
 prepare_environment
 
+# Each prints its table and where it wrote the table and the figure.
 bash scripts/figure_capacity.sh --results "$results" --jobs 2 \
     --curves softmax,elu,dpfp_1,dpfp_2,favor_64 --sizes 20,60,100
 bash scripts/figure_update_rule.sh --results "$results" --jobs 2 \
     --curves dpfp_1_sum,dpfp_1_delta,elu_delta --sizes 20,40,60
-
-# Each prints its table and where it wrote the table and the figure.
-fwp-report figure_capacity --results "$results" --brief
-fwp-report figure_update_rule --results "$results" --brief
