@@ -8,6 +8,8 @@ one chunk is contiguous and the scan over chunks runs on ``(B * H, C, D)`` batch
 
 from typing import NamedTuple
 
+import torch
+
 # Numbers a span may hold at once: about what stays in a core's cache, and enough for a matrix
 # product to outweigh the cost of starting it.
 _SPAN_NUMBERS = 1 << 20
@@ -26,8 +28,9 @@ class Span(NamedTuple):
         return steps.unflatten(2, (self.count, self.chunk)).movedim(2, 0)
 
     def load(self, x, dtype):
-        """The span's steps of ``x`` as a contiguous ``(count * B * H, chunk, ...)`` tensor."""
-        return self.split(x).to(dtype).contiguous().flatten(0, 2)
+        """The span's steps of ``x`` as a contiguous ``(count * B * H, chunk, ...)`` copy."""
+        steps = self.split(x)
+        return steps.to(dtype, copy=True, memory_format=torch.contiguous_format).flatten(0, 2)
 
     def load_stacked(self, x, below, dtype):
         """Chunks of ``x`` over those of ``below``: ``(count * B * H, 2 * chunk, D)``.

@@ -92,8 +92,9 @@ def test_without_a_state_it_starts_at_zero(rule):
 
 
 @both_rules
-def test_the_given_state_and_the_inputs_are_left_alone(rule):
-    inputs = make_inputs(rule, length=70)
+@pytest.mark.parametrize("length", [1, 32, 70])  # a single chunk could be a view of the input
+def test_the_given_state_and_the_inputs_are_left_alone(rule, length):
+    inputs = make_inputs(rule, length=length)
     copies = [x.clone() for x in inputs]
     outputs_and_gradients(rule, inputs, "torch")
     run_rule(rule, inputs, "torch")[1].zero_()
