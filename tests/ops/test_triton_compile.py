@@ -16,7 +16,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from fwp_fairseq.ops import triton_support
-from tests.ops.triton_checks import triton_rule
+from tests.ops.triton_checks import tf32_allowed, triton_rule
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # what one block may use: A100, H100
 SPILLED_BYTES = 256  # a few registers; a tile too large spills thousands
@@ -107,15 +107,18 @@ def test_every_size_fits_on_the_chip(launches, tmp_path, rule, sizes, dtype, cap
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("rule", ["sum", "delta"])
-def test_float32_with_tf32_allowed_fits_on_the_chip(launches, tmp_path, monkeypatch, rule, capability):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    check_compiled(launches, tmp_path, rule, LARGEST, torch.float32, capability)
-    assert {options["PRECISION"] for *_, options in launches} == {"tf32"}
+def test_float32_with_tf32_allowed_fits_on_the_chip(launches, tmp_path, rule, capability):
+    with tf32_allowed():
+        check_compiled(launches, tmp_path, rule, LARGEST, torch.float32, capability)
 
 
-def test_float32_is_multiplied_in_full_unless_the_user_allows_tf32(launches, monkeypatch):
+def test_float32_is_multiplied_in_full_unless_the_user_allows_tf32(launches):
     run_on_meta("sum", 1, 1, 16, 16, 16, torch.float32)
     assert {options["PRECISION"] for *_, options in launches} == {"tf32x3"}
+    launches.clear()
+    with tf32_allowed():
+        run_on_meta("sum", 1, 1, 16, 16, 16, torch.float32)
+    assert {options["PRECISION"] for *_, options in launches} == {"tf32"}
 
 
 @pytest.mark.parametrize("rule", ["sum", "delta"])

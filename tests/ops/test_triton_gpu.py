@@ -10,7 +10,7 @@ import torch
 
 from fwp_fairseq.ops import fast_weight_delta, fast_weight_sum
 from fwp_fairseq.ops.triton_support import why_not_triton
-from tests.ops.triton_checks import make_inputs, relative_errors, triton_rule
+from tests.ops.triton_checks import make_inputs, relative_errors, tf32_allowed, triton_rule
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 both_rules = pytest.mark.parametrize("rule", ["sum", "delta"])
@@ -45,11 +45,11 @@ def test_results_and_gradients_are_the_reference(rule, shape, dtype):
 
 @needs_gpu
 @both_rules
-def test_tf32_is_used_where_the_user_allows_it(rule, monkeypatch):
+def test_tf32_is_used_where_the_user_allows_it(rule):
     inputs = make_inputs(rule, (1, 2, 300, 64, 64), device="cuda")
     exact = relative_errors(rule, inputs)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    errors = relative_errors(rule, inputs)
+    with tf32_allowed():
+        errors = relative_errors(rule, inputs)
     assert exact["out"] < errors["out"] < 2**-8, (exact, errors)
 
 

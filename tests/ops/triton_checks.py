@@ -4,12 +4,25 @@ Used by test_triton_interpreter.py, which calls it in a process of its own, and 
 """
 
 import math
+from contextlib import contextmanager
 
 import torch
 
 from fwp_fairseq.ops.reference import fast_weight_delta_reference, fast_weight_sum_reference
 
 REFERENCES = {"sum": fast_weight_sum_reference, "delta": fast_weight_delta_reference}
+
+
+@contextmanager
+def tf32_allowed():
+    """The user's switch; pytest's monkeypatch cannot restore this property."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
 
 
 def triton_rule(rule):
