@@ -25,10 +25,10 @@ from fwp_fairseq.ops import (
     elu_feature_map,
     favor_feature_map,
     favor_random_matrix,
+    fast_weight_fwm,
     sum_normalize,
     tanh_feature_map,
 )
-from fwp_fairseq.ops.fwm import fast_weight_fwm
 
 ATTENTIONS = ("softmax", "fast_weights")
 FEATURE_MAPS = ("elu", "dpfp", "favor", "tanh")
