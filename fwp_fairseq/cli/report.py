@@ -17,6 +17,9 @@ reports:
   bench               time and memory of the fast weight rules (fwp-bench ops)
   figure_capacity     synthetic retrieval, sum rule: loss against number of keys
   figure_update_rule  synthetic retrieval, sum, delta and fwm rule
+  table_wikitext103   language models: perplexity of each row
+  table_wikitext103_ablation
+                      language models: positions and normalisations of the delta rule
 
 examples:
   fwp-report figure_capacity

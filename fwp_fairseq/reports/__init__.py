@@ -4,13 +4,21 @@ One module a table or figure, with a function `build(results_dir)` that returns 
 one is a new module and a line here.
 """
 
-from fwp_fairseq.reports import bench, figure_capacity, figure_update_rule
+from fwp_fairseq.reports import (
+    bench,
+    figure_capacity,
+    figure_update_rule,
+    table_wikitext103,
+    table_wikitext103_ablation,
+)
 from fwp_fairseq.reports.report import Part, Report, ReportError
 
 REPORTS = {
     "bench": bench.build,
     "figure_capacity": figure_capacity.build,
     "figure_update_rule": figure_update_rule.build,
+    "table_wikitext103": table_wikitext103.build,
+    "table_wikitext103_ablation": table_wikitext103_ablation.build,
 }
 
 __all__ = ["REPORTS", "Part", "Report", "ReportError"]

@@ -31,6 +31,12 @@ def paper_finding(results_dir, name):
     return " ".join(facts[name]["finding"].split())
 
 
+def paper_perplexities(results_dir, name):
+    """{(setting, row): test perplexity} of the paper's language modelling table `name`."""
+    facts = yaml.safe_load(_published_file(results_dir, "paper.yaml").read_text(encoding="utf-8"))
+    return {(setting, line["row"]): line["test"] for setting, lines in facts[name].items() for line in lines}
+
+
 def authors_synthetic(results_dir, figure):
     """{(row, S): AuthorsRun} of one synthetic figure, "capacity" or "update_rule"."""
     runs = {}

@@ -1,0 +1,96 @@
+"""What the records of a language modelling table say: the outcome of each row in each setting, by scale."""
+
+from dataclasses import dataclass, field
+
+from fwp_fairseq.records import SCALES, read_records, record_path, runs_dir
+from fwp_fairseq.reports.report import ReportError
+
+SETTINGS = {
+    "small": "small: D = 128, 256 tokens of context",
+    "medium": "medium: D = 256, 384 tokens of context",
+    "mini": "mini: D = 64, 128 tokens of context, documentation corpus in 2,000 subwords",
+}
+NUMBERS = ("valid_ppl", "test_ppl")
+
+
+@dataclass(frozen=True)
+class LanguageModelTable:
+    """A table of language models. rows: name in the records -> label; lower: pairs of rows of which the paper finds
+    the first to have the lower perplexity."""
+
+    name: str
+    title: str
+    rows: dict
+    lower: tuple = ()
+    expected_to_diverge: tuple = ()
+
+
+@dataclass
+class Results:
+    """The runs of one scale: {(setting, row): records, one a seed}; published: {(setting, row): test perplexity}."""
+
+    table: LanguageModelTable
+    scale: str
+    runs: dict
+    published: dict = field(default_factory=dict)
+    finding: str | None = None
+
+    @property
+    def name(self):
+        return self.table.name if self.scale == "paper" else f"{self.table.name}_{self.scale}"
+
+    @property
+    def settings(self):
+        return [setting for setting in SETTINGS if any(key[0] == setting for key in self.runs)]
+
+    @property
+    def records(self):
+        return [record for records in self.runs.values() for record in records]
+
+    def mean(self, setting, row, metric):
+        """Mean over the seeds that did not diverge, None where there is none."""
+        values = [r["metrics"].get(metric) for r in self.runs.get((setting, row), []) if r["status"] == "finished"]
+        values = [value for value in values if value is not None]
+        return sum(values) / len(values) if values else None
+
+
+def load_results(results_dir, table, published, finding):
+    """The runs of each scale that has any, and what is wrong with the records left out.
+
+    Raises ReportError where there is no record that can be shown.
+    """
+    records, problems = read_records(results_dir, table.name)
+    usable = []
+    for record in records:
+        reason = _what_is_wrong(record, table)
+        if reason is None:
+            usable.append(record)
+        else:
+            path = record_path(results_dir, table.name, record["row"], record["seed"], record["cell"])
+            problems.append(f"{path}: {reason}")
+    if not usable:
+        text = f"no record of {table.name} in {runs_dir(results_dir, table.name)}; run its script first"
+        raise ReportError("\n".join([text, *problems]))
+    all_results = []
+    for scale in SCALES:
+        runs = {}
+        for record in sorted(usable, key=lambda record: record["seed"]):
+            if record["scale"] == scale:
+                runs.setdefault((record["cell"], record["row"]), []).append(record)
+        if runs:
+            compared = {"published": published, "finding": finding} if scale == "paper" else {}
+            all_results.append(Results(table, scale, runs, **compared))
+    return all_results, problems
+
+
+def _what_is_wrong(record, table):
+    """Why a valid record cannot be shown in this table; None where it can."""
+    if record["row"] not in table.rows:
+        return f"row: expected one of {', '.join(table.rows)}, got {record['row']!r}"
+    if record["cell"] not in SETTINGS:
+        return f"cell: expected one of {', '.join(SETTINGS)}, got {record['cell']!r}"
+    for metric in NUMBERS if record["status"] == "finished" else ():
+        value = record["metrics"].get(metric)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return f"metrics: {metric} must be a number, got {value!r}; evaluate both splits with fwp-eval-lm"
+    return None

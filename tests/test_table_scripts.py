@@ -1,0 +1,142 @@
+"""The language modelling scripts: the commands they print, what they skip and resume, and one whole run."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from fwp_fairseq.records import read_record
+from fwp_fairseq.reports import table_wikitext103, table_wikitext103_ablation
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = {"table_wikitext103.sh": table_wikitext103.TABLE, "table_ablation.sh": table_wikitext103_ablation.TABLE}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    return tmp_path
+
+
+def dry_run(checkout, script, *arguments):
+    command = ["bash", str(checkout / "scripts" / script), "--dry-run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def commands(result, program):
+    lines = [line[2:] for line in result.stdout.splitlines() if line.startswith("+ ")]
+    return [shlex.split(line) for line in lines if line.split()[0] == program]
+
+
+@pytest.mark.parametrize("script", TABLES)
+def test_dry_run_prints_a_training_and_an_evaluation_for_every_row_of_the_table(checkout, script):
+    before = sorted(checkout.rglob("*"))
+    result = dry_run(checkout, script, "--setting", "mini", "--seeds", "1,3")
+    assert result.returncode == 0, result.stderr
+    folders = [word for line in commands(result, "fairseq-hydra-train") for word in line if "save_dir" in word]
+    table = TABLES[script]
+    expected = {f"checkpoint.save_dir=runs/{table.name}/{row}/mini/seed{seed}" for row in table.rows for seed in (1, 3)}
+    assert len(folders) == len(expected) and set(folders) == expected
+    evaluations = commands(result, "fwp-eval-lm")
+    assert len(evaluations) == len(expected) and all(line[3:7] == "--split valid --split test".split() for line in evaluations)
+    assert "data_prep/mini_lm.py" in result.stdout
+    assert sorted(checkout.rglob("*")) == before
+
+
+@pytest.mark.parametrize("script", TABLES)
+def test_printed_trainings_are_configurations_of_their_row(checkout, script):
+    result = dry_run(checkout, script, "--setting", "medium", "--processes", "2", "--accumulate", "2")
+    seen = set()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(ROOT / "configs" / "wikitext103"), version_base="1.1"):
+        for line in commands(result, "torchrun"):
+            arguments = line[line.index("fairseq-hydra-train") :]
+            cfg = compose(arguments[arguments.index("--config-name") + 1], overrides=arguments[5:])
+            assert cfg.dataset.batch_size * cfg.optimization.update_freq[0] * 2 == 56
+            assert (cfg.task.experiment, cfg.task.setting) == (TABLES[script].name, "medium")
+            model, row = cfg.model, cfg.task.row
+            seen.add(row)
+            if script == "table_ablation.sh":
+                assert (model.feature_map, model.update_rule) == ("elu", "delta")
+                normalization = "none" if row == "no_sum_normalization" else row.rsplit("_", 1)[1]
+                assert model.attention_normalization == normalization
+                assert model.positional_encoding == (not row.startswith("no_positions"))
+                assert model.sum_normalization == (row != "no_sum_normalization")
+    assert seen == set(TABLES[script].rows)
+
+
+def test_finished_rows_are_skipped_and_started_ones_go_on_where_they_are(checkout):
+    record = checkout / "results/runs/table_wikitext103/transformer/mini/seed1.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    for row, status in (("linear", "finished"), ("delta", "diverged"), ("performer", "running")):
+        folder = checkout / f"runs/table_wikitext103/{row}/mini/seed1"
+        folder.mkdir(parents=True)
+        (folder / "training.json").write_text(f'{{\n "status": "{status}",\n "reason": null\n}}')
+    result = dry_run(checkout, "table_wikitext103.sh", "--setting=mini", "--rows=transformer,linear,delta,performer")
+    assert "transformer seed 1: finished" in result.stdout
+    trained = [word for line in commands(result, "fairseq-hydra-train") for word in line if word.startswith("row=")]
+    assert trained == ["row=performer"]
+    evaluated = [line[1].removeprefix("runs/table_wikitext103/") for line in commands(result, "fwp-eval-lm")]
+    assert evaluated == [
+        "linear/mini/seed1/checkpoint_best.pt", "delta/mini/seed1/checkpoint_last.pt", "performer/mini/seed1/checkpoint_best.pt"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--rows", "delta,nope"], ["--rows", "'nope'", "performer_delta"]),
+        (["--setting", "large"], ["--setting", "'large'", "medium"]),
+        (["--seeds", "0"], ["--seeds", "'0'"]),
+        (["--processes", "5"], ["--processes 5", "batch of 96"]),
+        (["--precision", "fp8"], ["--precision", "'fp8'"]),
+        (["--max-update", "10"], ["--max-update", "--results"]),
+        (["--rows"], ["--rows", "value"]),
+        (["--row", "delta"], ["'--row'", "--help"]),
+    ],
+)
+def test_wrong_arguments_are_named(checkout, arguments, words):
+    result = dry_run(checkout, "table_wikitext103.sh", *arguments)
+    assert result.returncode == 2 and result.stdout == ""
+    assert all(word in result.stderr for word in words), result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_row_is_trained_evaluated_recorded_and_then_skipped(lm_data, tmp_path, processes):
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "fwp_fairseq").symlink_to(ROOT / "fwp_fairseq")
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("eval_lm", "report"):
+        command = commands / f"fwp-{name.replace('_', '-')}"
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m fwp_fairseq.cli.{name} "$@"\n')
+        command.chmod(0o755)
+    script = f"""
+        source scripts/lib/environment.sh; source scripts/lib/language_model.sh
+        prepare_environment() {{ :; }}
+        experiment=table_wikitext103 all_rows="linear delta" setting=mini
+        run_language_models --data '{lm_data}' --max-update 6 --results out --processes {processes} --stride 8
+    """
+    environment = {**os.environ, "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment.update({"PYTHONPATH": str(ROOT)} if processes == 1 else {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""})
+
+    def run():
+        return subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+
+    first = run()
+    assert first.returncode == 0, first.stdout + first.stderr
+    for row in ("linear", "delta"):
+        record = read_record(tmp_path / f"out/runs/table_wikitext103/{row}/mini/seed1.json")
+        assert (record["status"], record["updates"], record["metrics"]["test_tokens"]) == ("finished", 6, 149)
+    assert (tmp_path / "out/tables/table_wikitext103_mini.md").exists()
+    second = run()
+    assert second.returncode == 0 and "fairseq-hydra-train" not in second.stdout
