@@ -8,6 +8,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
+from fwp_fairseq.cli.eval_lm import main as evaluate
 from fwp_fairseq.data.token_stream import load_tokens
 from fwp_fairseq.tasks.divergence import DivergenceRule
 
@@ -86,6 +87,26 @@ def test_blocks_are_shuffled_every_epoch_and_streams_never(trained_lm, order):
     assert sorted(first.tolist()) == sorted(second.tolist())
     assert torch.equal(first, second) == (order == "stream")
     assert (first != 1).sum() == {"stream": 999, "blocks": 1000}[order]  # fairseq lets </s> predict the first token
+
+
+def test_bfloat16_trains_on_cpus(train_lm, tmp_path):
+    assert train_lm(tmp_path, "common.bf16=true", "optimization.max_update=40") == 0
+    losses = log_of(tmp_path)["curves"]["train_loss"]
+    assert losses[1] < losses[0] - 0.1
+
+
+def test_argparse_users_train_and_evaluate_the_same_models(lm_data, tmp_path, monkeypatch):
+    from fairseq_cli import train as fairseq_train
+
+    arguments = (
+        f"fairseq-train {lm_data} --task fwp_language_modeling --tokens-per-sample 16 --arch fwp_lm_mini_performer "
+        "--d-model 16 --heads 2 --layers 1 --d-ffn 16 --criterion language_model_loss --optimizer torch_adam --lr 0.01 "
+        f"--batch-size 4 --max-update 3 --save-dir {tmp_path} --ddp-backend legacy_ddp --no-progress-bar --cpu"
+    )
+    monkeypatch.setattr("sys.argv", arguments.split())
+    fairseq_train.cli_main()
+    assert log_of(tmp_path)["status"] == "finished"
+    assert evaluate([str(tmp_path / "checkpoint_best.pt"), str(lm_data), "--stride", "8"]) == 0
 
 
 @pytest.mark.parametrize(
