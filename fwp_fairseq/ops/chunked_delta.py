@@ -29,7 +29,8 @@ def chunked_delta(q, k, v, beta, state, chunk=None):
 
 def chunk_length(key_size, value_size):
     """Steps per chunk: the larger the heads, the more work a chunk may do within itself."""
-    return 32 if max(key_size, value_size) <= 128 else 64
+    largest = max(key_size, value_size)
+    return 16 if largest <= 16 else 32 if largest <= 128 else 64
 
 
 class _ChunkedDelta(torch.autograd.Function):
