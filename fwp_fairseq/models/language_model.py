@@ -68,7 +68,8 @@ class FastWeightLanguageModel(FairseqLanguageModel):
     @classmethod
     def build_model(cls, cfg, task):
         model = cls(cfg, task.target_dictionary)
-        logger.info("fwp_lm: %s parameters", f"{model.parameter_count:,}")
+        state = model.state_size(task.args.tokens_per_sample)
+        logger.info("fwp_lm: %s parameters, a state of %s numbers", f"{model.parameter_count:,}", f"{state:,}")
         return model
 
     @property

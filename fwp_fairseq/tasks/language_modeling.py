@@ -45,6 +45,7 @@ class FastWeightLanguageModelingConfig(LanguageModelingConfig):
     max_update: int = II("optimization.max_update")
     train_subset: str = II("dataset.train_subset")
     max_valid_steps: Optional[int] = II("dataset.max_valid_steps")
+    world_size: int = II("distributed_training.distributed_world_size")
     fp16: bool = II("common.fp16")
     save_dir: str = II("checkpoint.save_dir")
     wandb_project: Optional[str] = II("common.wandb_project")
@@ -182,14 +183,31 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
             "rule": self.rule.state_dict(),
             "log": self.log.state_dict(),
             "dictionary": dictionary_digest(self.dictionary),
+            "stream": self.stream_layout(),
         }
         return {type(self).__name__: state}
+
+    def stream_layout(self) -> dict:
+        """What the place in an epoch means something for. Processes may be fewer or more, at the same rows."""
+        rows = (self.args.batch_size or 0) * self.args.update_freq[0] * self.args.world_size
+        return {
+            "order": str(self.args.order),
+            "rows": rows,
+            "update_freq": self.args.update_freq[0],
+            "tokens_per_sample": self.args.tokens_per_sample,
+        }
 
     def set_checkpoint_dict(self, state):
         if state["dictionary"] != dictionary_digest(self.dictionary):
             raise DataFolderError(
                 f"task.data={self.args.data}: its dict.txt is not the one of the checkpoint in {self.args.save_dir}; "
                 "give the data it was trained on, or another checkpoint.save_dir"
+            )
+        if state["stream"] != self.stream_layout():
+            raise ValueError(
+                f"the checkpoint in {self.args.save_dir} was trained with {state['stream']}, this run has "
+                f"{self.stream_layout()}: it would go on at a wrong place of the text; resume with the same, or give "
+                "another checkpoint.save_dir"
             )
         self.rule = DivergenceRule(**{**state["rule"], "span": self.args.divergence_span})
         self.log = TrainingLog.from_state_dict(state["log"])

@@ -68,6 +68,15 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(trained_lm, train_l
     assert log_of(tmp_path)["tokens"] == trained_lm.log["tokens"]
 
 
+def test_a_run_is_not_resumed_at_a_wrong_place(trained_lm, train_lm, tmp_path, capfd):
+    last = trained_lm.save_dir / "checkpoint_last.pt"
+    more = ["optimization.max_update=70", "dataset.batch_size=2", "optimization.update_freq=[2]"]
+    assert train_lm(tmp_path, f"checkpoint.restore_file='{last}'", *more) != 0
+    error = capfd.readouterr().err
+    assert "'update_freq': 1" in error and "'update_freq': 2" in error and "checkpoint.save_dir" in error
+    assert list(tmp_path.glob("*")) == []
+
+
 def test_accumulated_batches_are_the_same_rows_as_one_large_batch(train_lm, tmp_path):
     few = ["optimization.max_update=18", "model.dropout=0"]  # into the second epoch
     assert train_lm(tmp_path / "whole", *few) == 0

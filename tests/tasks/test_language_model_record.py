@@ -1,0 +1,75 @@
+"""Which language models count as runs at paper scale, and what a record keeps of their settings."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from fwp_fairseq.models.language_model import FastWeightLanguageModel, LanguageModelConfig
+from fwp_fairseq.records import validate_record
+from fwp_fairseq.tasks.language_model_record import language_model_record
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "wikitext103"
+WIKITEXT103_SYMBOLS = range(267_737)
+
+
+def record_of(*overrides, setting="small", dictionary=WIKITEXT103_SYMBOLS, stride=1, valid_ppl=36.0, **log):
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+        cfg = compose(setting, overrides=list(overrides))
+    sizes = {name: cfg.model[name] for name in ("d_model", "layers", "heads", "d_ffn")}
+    with torch.device("meta"):
+        model = FastWeightLanguageModel(LanguageModelConfig(**sizes), dictionary)
+    log = {
+        "status": "finished", "reason": None, "updates": cfg.optimization.max_update, "tokens": 10, "wall_seconds": 5.0,
+        "peak_memory_mb": 100.0, "device": "cpu", "curves": {"updates": [4000, 8000], "train_loss": [4.0, 3.9], "valid_loss": [3.6, 3.7]},
+        **log,
+    }  # fmt: skip
+    metrics = {} if log["status"] == "diverged" else {"stride": stride, "valid_ppl": valid_ppl, "test_ppl": 37.0}
+    record = language_model_record(cfg, model, dictionary, log, metrics)
+    validate_record(record)
+    return record
+
+
+@pytest.mark.parametrize("setting", ["small", "medium"])
+def test_the_committed_settings_are_the_papers(setting):
+    record = record_of(setting=setting)
+    assert (record["scale"], record["cell"], record["row"]) == ("paper", setting, "delta")
+    assert (record["metrics"]["best_validation_loss"], record["metrics"]["best_update"]) == (3.6, 4000)
+    assert record["peak_memory_mb"] == 100.0
+    assert "data" not in record["config"]["task"]  # a path of this machine
+
+
+def test_the_ablation_and_a_divided_batch_are_the_papers_too():
+    ablation = record_of("row=delta", "+ablation=no_positions_both", setting="medium")
+    assert (ablation["scale"], ablation["experiment"]) == ("paper", "table_wikitext103_ablation")
+    assert ablation["row"] == "no_positions_both"
+    divided = ["dataset.batch_size=12", "optimization.update_freq=[2]", "distributed_training.distributed_world_size=4"]
+    assert record_of(*divided)["scale"] == "paper"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optimization.lr=[0.0005]", "optimization.max_update=1000", "dataset.batch_size=48", "model.layers=8",
+        "task.order=blocks", "task.tokens_per_sample=128", "lr_scheduler.warmup_updates=0", "model.dropout=0.2",
+    ],
+)  # fmt: skip
+def test_any_other_setting_is_a_mini_run(override):
+    assert record_of(override)["scale"] == "mini"
+
+
+def test_other_words_strides_and_unfinished_runs_are_mini_runs():
+    assert record_of(dictionary=range(2_001))["scale"] == "mini"
+    assert record_of(stride=16)["scale"] == "mini"
+    assert record_of(updates=400_000)["scale"] == "mini"
+    assert record_of(setting="mini", dictionary=range(2_001))["scale"] == "mini"
+
+
+def test_divergence_in_training_and_in_the_evaluation_is_the_outcome():
+    trained = record_of(status="diverged", reason="the loss is nan", updates=900)
+    assert (trained["status"], trained["scale"], trained["metrics"]["reason"]) == ("diverged", "paper", "the loss is nan")
+    evaluated = record_of(valid_ppl=float("nan"))
+    assert (evaluated["status"], evaluated["metrics"]["valid_ppl"]) == ("diverged", None)
