@@ -7,7 +7,6 @@ import logging
 from dataclasses import dataclass, field
 from typing import Optional
 
-import torch
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqDecoder, FairseqLanguageModel, register_model

@@ -1,6 +1,5 @@
 """The feature map of one attention layer, chosen by name; FAVOR+ keeps its random features here."""
 
-import torch
 from torch import nn
 
 from fwp_fairseq.ops import dpfp_feature_map, elu_feature_map, favor_feature_map, favor_random_matrix

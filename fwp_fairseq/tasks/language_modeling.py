@@ -5,10 +5,12 @@ Perplexities are computed, and the record written, by `fwp-eval-lm` from the che
 stands in `training.json` beside the checkpoints.
 """
 
+import glob
 import hashlib
 import logging
 import math
 import os
+import zipfile
 from dataclasses import dataclass, field
 from typing import List, Optional
 
@@ -58,6 +60,7 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
     @classmethod
     def setup_task(cls, cfg, **kwargs):
         check_settings(cfg)
+        check_last_checkpoint(cfg.save_dir)
         compat.begin_job()
         if cfg.wandb_project:
             os.environ["WANDB_RUN_GROUP"] = f"{cfg.experiment}/{cfg.setting}"
@@ -242,6 +245,16 @@ def check_settings(cfg):
         raise ValueError(
             f"optimization.update_freq: one number, since it decides the rows of the stream, got {cfg.update_freq}"
         )
+
+
+def check_last_checkpoint(folder):
+    """`ValueError` where the checkpoint that a run would go on from was cut off. fairseq copies it into its place, so
+    a kill at that moment leaves a part of it."""
+    last = os.path.join(folder, "checkpoint_last.pt")
+    if os.path.exists(last) and not zipfile.is_zipfile(last):
+        others = sorted(glob.glob(os.path.join(folder, "checkpoint_*_*.pt")), key=os.path.getmtime)
+        remedy = f"copy {others[-1]} over it" if others else "delete it to start again"
+        raise ValueError(f"{last} is no whole checkpoint, it was cut off while it was written: {remedy}")
 
 
 def on_all_processes(condition) -> bool:
