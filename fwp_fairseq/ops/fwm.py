@@ -154,10 +154,10 @@ class _FwmChunk(torch.autograd.Function):
 
 
 def _steps_first(x):
-    """``(B, L, ...) -> (L, ..., B)``, a copy."""
-    return x.movedim(0, -1).contiguous()
+    """``(B, L, ...) -> (L, ..., B)``, always a copy: the steps write into it."""
+    return x.movedim(0, -1).clone(memory_format=torch.contiguous_format)
 
 
 def _batch_first(x):
     """``(L, ..., B) -> (B, L, ...)``, a copy."""
-    return x.movedim(-1, 0).contiguous()
+    return x.movedim(-1, 0).clone(memory_format=torch.contiguous_format)

@@ -46,9 +46,11 @@ def check_inputs(axes, q, k, v, **gates):
 
 def check_state(name, state, shape, like):
     """A state is float32, or float64 for float64 inputs, on the device of the inputs."""
-    if not isinstance(state, torch.Tensor):
-        raise ValueError(f"{name}: expected a tensor or None, got {type(state).__name__}")
     axes = {4: "(B, H, Dk, Dv)", 3: "(B, H, Dk)"}[len(shape)]
+    if not isinstance(state, torch.Tensor):
+        raise ValueError(
+            f"{name}: expected a tensor of shape {axes} = {tuple(shape)}, got {type(state).__name__}"
+        )
     _check_shape(name, state, axes, shape)
     expected = accumulation_dtype(like)
     if state.dtype != expected:

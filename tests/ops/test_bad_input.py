@@ -48,6 +48,8 @@ STATE = torch.zeros(2, 3, 4, 5)
          lambda: fast_weight_sum(Q, Q, V, backend="cuda")),
         ("backend: 'triton' cannot run here", lambda: fast_weight_sum(Q, Q, V, backend="triton")),
         ("q: expected shape (B, H, Dk)", lambda: fast_weight_step(STATE, Q, Q, V)),
+        ("state: expected a tensor of shape (B, H, Dk, Dv) = (2, 3, 4, 5), got NoneType",
+         lambda: fast_weight_step(None, Q[:, :, 0], Q[:, :, 0], V[:, :, 0])),
         ("state: expected shape (B, H, Dk, Dv) = (2, 3, 4, 5), got (2, 3, 4, 4)",
          lambda: fast_weight_step(STATE[..., :4], Q[:, :, 0], Q[:, :, 0], V[:, :, 0])),
         ("state: expected a pair (W, z) or None, got Tensor",

@@ -36,6 +36,14 @@ def test_state_and_gradients_equal_the_reference(length, key_scale, fresh):
     assert largest_relative_error(state_and_gradients(fast_weight_fwm, inputs), expected) < 1e-9
 
 
+def test_a_batch_of_one_is_computed_alike_and_its_inputs_are_left_alone():
+    inputs = [x[:1] for x in make_inputs(70)]
+    kept = [x.clone() for x in inputs]
+    expected = state_and_gradients(reference, inputs)
+    assert largest_relative_error(state_and_gradients(fast_weight_fwm, inputs), expected) < 1e-9
+    assert all(map(torch.equal, inputs, kept))
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_gradcheck(fresh):
     inputs = [x[:2].clone().requires_grad_() for x in make_inputs(6, 3, 2)[: 3 if fresh else 4]]
