@@ -58,10 +58,11 @@ class Multirun:
     sizes: tuple
 
     def arguments(self, figure: Figure, options) -> list:
+        results = str(options.results.resolve()).replace("'", r"\'")  # Hydra's way to write it within quotes
         arguments = [
             "fairseq-hydra-train", "-m", "--config-dir", str(CONFIG_DIR), "--config-name", figure.config,
             f"curve={self.curve}", f"common.seed={self.seed}",
-            f"task.num_keys={','.join(map(str, self.sizes))}", f"task.results_dir='{options.results.resolve()}'",
+            f"task.num_keys={','.join(map(str, self.sizes))}", f"task.results_dir='{results}'",
         ]  # fmt: skip
         if options.max_update is not None:
             arguments.append(f"optimization.max_update={options.max_update}")
@@ -122,7 +123,10 @@ def parse_arguments(argv):
 
 
 def names(text):
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not found:  # an unset shell variable, say, which must not start the whole figure
+        raise argparse.ArgumentTypeError(f"names nothing, got {text!r}; leave the option out for its default")
+    return found
 
 
 def whole_numbers(text):

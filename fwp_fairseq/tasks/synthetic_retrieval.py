@@ -60,6 +60,7 @@ class SyntheticRetrievalTask(FairseqTask):
         compat.begin_job()
         if cfg.results_dir is not None:
             records.check_writable(cfg.results_dir)
+            records.record_path(cfg.results_dir, cfg.experiment, cfg.row, cfg.seed, cell_name(cfg))
         if cfg.wandb_project:
             os.environ["WANDB_RUN_GROUP"] = cfg.experiment
             os.environ["WANDB_NAME"] = f"{cfg.row}/{cell_name(cfg)}/seed{cfg.seed}"

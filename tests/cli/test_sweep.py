@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fwp_fairseq import records
 from fwp_fairseq.cli import sweep
@@ -36,6 +37,21 @@ def test_all_cells_of_the_paper_by_default(tmp_path, capsys, figure):
     assert lines[0] == f"{figure}: 0 of {PAPER_CELLS[figure]} cells are finished"
     sizes = [argument.split("=")[1] for line in lines[1:] for argument in line.split() if "num_keys" in argument]
     assert sum(len(size.split(",")) for size in sizes) == PAPER_CELLS[figure]
+
+
+@pytest.mark.parametrize("option", ["--curves", "--sizes", "--seeds"])
+def test_an_empty_list_does_not_stand_for_the_whole_figure(capsys, option):
+    with pytest.raises(SystemExit):
+        sweep.parse_arguments(["figure_capacity", option, ","])
+    assert f"{option}: names nothing" in capsys.readouterr().err
+
+
+def test_hydra_reads_the_results_folder_whatever_its_name(tmp_path):
+    folder = tmp_path / "it's here, [mine]"
+    options = sweep.parse_arguments(["figure_capacity", "--results", str(folder)])
+    arguments = sweep.Multirun("elu", 1, (20,)).arguments(sweep.FIGURES["figure_capacity"], options)
+    (override,) = OverridesParser.create().parse_overrides([a for a in arguments if "results_dir" in a])
+    assert override.value() == str(folder)
 
 
 def test_the_curves_are_those_with_a_configuration():
@@ -96,11 +112,23 @@ def test_a_results_folder_that_cannot_be_written(tmp_path, capsys):
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 
-def start(folder, *arguments):
-    command = [sys.executable, "-m", "fwp_fairseq.cli.sweep", "figure_capacity", "--results", str(folder), *arguments]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+@pytest.fixture
+def start(tmp_path):
+    """Starts a sweep that writes below `tmp_path`, and sees to it that none outlives its test."""
+    started = []
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "fwp_fairseq.cli.sweep", "figure_capacity", "--results", str(tmp_path)]
+        sweeping = subprocess.Popen(
+            [*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        started.append(sweeping)
+        return sweeping
+
+    yield run
+    for sweeping in started:
+        sweeping.kill()
+        sweeping.wait()
 
 
 def workers_of(folder):
@@ -124,10 +152,10 @@ def wait_until(condition, seconds=300):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, how):
+def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, start, how):
     """S=20 is done in a moment, S=400 is not."""
     arguments = ["--curves", "dpfp_1", "--sizes", "20,400", "--jobs", "1"]
-    interrupted = start(tmp_path, *arguments)
+    interrupted = start(*arguments)
     done = records.record_path(tmp_path, "figure_capacity", "dpfp_1", 1, "S20")
     log = tmp_path / "logs" / "figure_capacity-worker0.log"
     wait_until(lambda: done.exists() and "S400: loss" in log.read_text())
@@ -140,7 +168,7 @@ def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, how):
     before = done.read_bytes()
     assert [path.name for path in tmp_path.rglob("*.json")] == ["seed1.json"]
 
-    continued = start(tmp_path, *arguments, "--max-update", "100")
+    continued = start(*arguments, "--max-update", "100")
     output, _ = continued.communicate(timeout=600)
     assert continued.returncode == 0, output
     assert "1 of 2 cells are finished" in output and "S400" in output
@@ -150,12 +178,12 @@ def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, how):
 
 
 @pytest.mark.slow
-def test_a_failed_cell_leaves_the_others_and_a_non_zero_exit(tmp_path):
+def test_a_failed_cell_leaves_the_others_and_a_non_zero_exit(tmp_path, start):
     blocked = records.record_path(tmp_path, "figure_capacity", "elu", 1, "S4").parent
     blocked.parent.mkdir(parents=True)
     blocked.touch()  # a file where the folder of this cell should be
     arguments = ["--curves", "elu,dpfp_1", "--sizes", "4,5", "--jobs", "2", "--max-update", "100"]
-    sweeping = start(tmp_path, *arguments)
+    sweeping = start(*arguments)
     output, _ = sweeping.communicate(timeout=600)
     assert sweeping.returncode == 1, output
     assert "FAILED elu S=4,5" in output

@@ -134,6 +134,12 @@ def test_a_results_folder_that_cannot_be_written_ends_the_run_before_it_starts(t
     assert "cannot be written" in captured.err + captured.out and "update 100" not in captured.out
 
 
+def test_a_row_that_cannot_name_a_record_ends_the_run_before_it_starts(train, tmp_path, capfd):
+    assert train("capacity", "curve=elu", "task.row=a/b", f"task.results_dir={tmp_path}") != 0
+    captured = capfd.readouterr()
+    assert "row: 'a/b'" in captured.err + captured.out and "update 100" not in captured.out
+
+
 def test_wandb_gets_one_run_a_job_of_a_multirun(train, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
