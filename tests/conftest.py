@@ -1,6 +1,7 @@
 """What several tests need: fairseq's training command in this process, and a tiny trained language model."""
 
 import json
+import logging
 import os
 import random
 import sys
@@ -19,7 +20,7 @@ def train():
     from fairseq_cli import hydra_train
 
     def run(config, *overrides, experiment="synthetic"):
-        argv, folder = sys.argv, os.getcwd()
+        argv, folder, handlers = sys.argv, os.getcwd(), logging.root.handlers[:]
         options = ["--config-dir", f"configs/{experiment}", "--config-name", config]
         sys.argv = ["fairseq-hydra-train", *options, *overrides]
         os.chdir(ROOT)
@@ -30,6 +31,7 @@ def train():
         finally:
             sys.argv = argv
             os.chdir(folder)
+            logging.root.handlers[:] = handlers  # Hydra's write to an output that pytest closes after the test
         return 0
 
     return run
