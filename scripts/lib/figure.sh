@@ -9,6 +9,8 @@ run_figure() {
         case $argument in
         --results=*) results=${argument#*=} ;;
         --dry-run) dry_run=yes ;;
+        --curves* | --sizes* | --seeds* | --jobs* | --results | --max-update* | --wandb*) ;;
+        -*) usage_error "unknown option '$argument'" ;; # before the installation, not after
         esac
         previous=$argument
     done
