@@ -148,7 +148,10 @@ def divide_cells(options, figure):
                 done = False
                 if path.exists():
                     try:
-                        done = records.read_record(path)["scale"] == "paper" or options.max_update is not None
+                        record = records.read_record(path)
+                        if (record["row"], record["cell"], record["seed"]) != (curve, f"S{size}", seed):
+                            raise records.RecordError("is the record of another cell")
+                        done = record["scale"] == "paper" or options.max_update is not None
                     except records.RecordError as error:
                         print(f"{path} {error}; the cell is run again", file=sys.stderr)
                 (finished if done else unfinished).append((size, curve, seed))

@@ -73,6 +73,17 @@ def test_finished_cells_are_skipped_and_a_corrupt_record_is_run_again(tmp_path, 
     assert path.read_text() == "{"
 
 
+def test_the_record_of_another_cell_does_not_count(tmp_path, capsys):
+    foreign = finish(tmp_path, "elu", 20)
+    place = records.record_path(tmp_path, "figure_capacity", "elu", 1, "S40")
+    place.parent.mkdir(parents=True)
+    place.write_bytes(foreign.read_bytes())
+    arguments = ["figure_capacity", "--curves", "elu", "--sizes", "20,40", "--results", str(tmp_path), "--dry-run"]
+    assert sweep.main(arguments) == 0
+    captured = capsys.readouterr()
+    assert "1 of 2 cells" in captured.out and "another cell" in captured.err
+
+
 def test_nothing_left_to_do(tmp_path, capsys):
     finish(tmp_path, "elu", 20)
     arguments = ["figure_capacity", "--curves", "elu", "--sizes", "20", "--results", str(tmp_path)]
