@@ -23,7 +23,8 @@ results/. Interrupted and started again, it trains only what is not finished.
   --dry-run          print the training commands and stop
   -h, --help         show this help
 
-Time: most cells take one to five minutes of one core; tanh_fwm takes an hour and more.
+Time: every record holds its wall_seconds. Most cells take minutes of one core; tanh_fwm, which stops late,
+takes longest.
 END
 }
 
