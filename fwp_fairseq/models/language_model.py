@@ -3,16 +3,13 @@
 `model._name=fwp_lm attention=fast_weights feature_map=elu update_rule=delta`, or `attention=softmax` for the baseline.
 """
 
-import logging
 from dataclasses import dataclass, field
 from typing import Optional
 
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import FairseqDecoder, FairseqLanguageModel, register_model
-from torch import nn
+from fairseq.models import register_model
 
-from fwp_fairseq.modules.adaptive_output import AdaptiveOutput
+from fwp_fairseq.models.decoder import LanguageModel, PostNormDecoder
 from fwp_fairseq.modules.fast_weight_attention import (
     ATTENTION_NORMALIZATIONS,
     UPDATE_RULES,
@@ -23,12 +20,7 @@ from fwp_fairseq.modules.positions import sinusoidal_positions
 from fwp_fairseq.modules.softmax_attention import SoftmaxAttention
 from fwp_fairseq.ops import BACKENDS
 
-logger = logging.getLogger(__name__)
-
 ATTENTIONS = ("softmax", "fast_weights")
-INIT_STD = 0.02
-# <s> and <pad> head fairseq's dictionaries and never occur in the text; they get no embedding and no probability.
-FIRST_SYMBOL = 2
 
 
 @dataclass
@@ -57,23 +49,11 @@ class LanguageModelConfig(FairseqDataclass):
 
 
 @register_model("fwp_lm", dataclass=LanguageModelConfig)
-class FastWeightLanguageModel(FairseqLanguageModel):
+class FastWeightLanguageModel(LanguageModel):
     """A language model over a fairseq dictionary; `ValueError` naming the field where the parts do not fit."""
 
     def __init__(self, cfg: LanguageModelConfig, dictionary):
-        super().__init__(LanguageModelDecoder(cfg, dictionary))
-        self.cfg = cfg
-
-    @classmethod
-    def build_model(cls, cfg, task):
-        model = cls(cfg, task.target_dictionary)
-        state = model.state_size(task.args.tokens_per_sample)
-        logger.info("fwp_lm: %s parameters, a state of %s numbers", f"{model.parameter_count:,}", f"{state:,}")
-        return model
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
+        super().__init__(cfg, LanguageModelDecoder(cfg, dictionary))
 
     def state_size(self, context: int) -> int:
         """Numbers kept of one sequence: the fast weights (and z), or the keys and values of `context` positions."""
@@ -82,56 +62,27 @@ class FastWeightLanguageModel(FairseqLanguageModel):
         return sum(layer.attention.state_size for layer in self.decoder.layers)
 
 
-class LanguageModelDecoder(FairseqDecoder):
+class LanguageModelDecoder(PostNormDecoder):
     """Embedding times sqrt(d_model), positions, the layers, and the tied adaptive output."""
 
     def __init__(self, cfg: LanguageModelConfig, dictionary):
-        super().__init__(dictionary)
-        self.scale = cfg.d_model**0.5
-        self.dropout = cfg.dropout
-        self.positional_encoding = cfg.positional_encoding
         if cfg.positional_encoding and cfg.d_model % 2:
             raise ValueError(f"d_model: sinusoidal positions need an even number, got {cfg.d_model}")
-        self.embedding = nn.Embedding(len(dictionary) - FIRST_SYMBOL, cfg.d_model)
-        self.layers = nn.ModuleList(DecoderLayer(cfg) for _ in range(cfg.layers))
-        # the name under which fairseq's generator and scorer look for an output layer that is not one matrix
-        self.adaptive_softmax = AdaptiveOutput(self.embedding, parse_cutoffs(cfg.cutoffs), FIRST_SYMBOL)
-        self.apply(initialise)
+        super().__init__(cfg, dictionary, build_attention)
+        self.positional_encoding = cfg.positional_encoding
 
     def forward(self, prev_output_tokens, encoder_out=None, src_lengths=None):
         """Symbols (B, L) -> hidden states (B, L, d_model), which `adaptive_softmax` turns into probabilities, and None.
 
         Padding may only follow a text. `encoder_out` and `src_lengths` are what fairseq hands to every decoder.
         """
-        x = self.scale * self.embedding((prev_output_tokens - FIRST_SYMBOL).clamp(min=0))
+        x = self.embed(prev_output_tokens)
         if self.positional_encoding:
             x = x + sinusoidal_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
-        x = F.dropout(x, self.dropout, self.training)
+        x = self.drop(x)
         for layer in self.layers:
-            x = layer(x)
-        return F.dropout(x, self.dropout, self.training), None
-
-
-class DecoderLayer(nn.Module):
-    """Self-attention and feed-forward block, each followed by dropout, the residual and layer norm (post-norm)."""
-
-    def __init__(self, cfg: LanguageModelConfig):
-        super().__init__()
-        self.attention = build_attention(cfg)
-        self.attention_norm = nn.LayerNorm(cfg.d_model)
-        self.ffn = nn.Sequential(
-            nn.Linear(cfg.d_model, cfg.d_ffn),
-            nn.ReLU(),
-            nn.Dropout(cfg.dropout),
-            nn.Linear(cfg.d_ffn, cfg.d_model),
-        )
-        self.ffn_norm = nn.LayerNorm(cfg.d_model)
-        self.dropout = nn.Dropout(cfg.dropout)
-
-    def forward(self, x):
-        read, _ = self.attention(x)
-        x = self.attention_norm(x + self.dropout(read))
-        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+            x, _ = layer(x)
+        return self.drop(x), None
 
 
 def build_attention(cfg):
@@ -148,22 +99,3 @@ def build_attention(cfg):
         m=cfg.m,
         backend=str(cfg.backend),
     )
-
-
-def initialise(module):
-    """The authors' initialisation: weights N(0, 0.02), biases 0, layer norm weights N(1, 0.02)."""
-    if isinstance(module, (nn.Linear, nn.Embedding)):
-        nn.init.normal_(module.weight, 0.0, INIT_STD)
-    elif isinstance(module, nn.LayerNorm):
-        nn.init.normal_(module.weight, 1.0, INIT_STD)
-    elif isinstance(module, AdaptiveOutput):
-        nn.init.normal_(module.cluster_weight, 0.0, INIT_STD)
-    if getattr(module, "bias", None) is not None:
-        nn.init.zeros_(module.bias)
-
-
-def parse_cutoffs(text: str) -> tuple:
-    words = [word.strip() for word in str(text).strip("()[]").split(",") if word.strip()]
-    if not all(word.isdecimal() for word in words):
-        raise ValueError(f"cutoffs: expected whole numbers separated by commas, got {text!r}")
-    return tuple(map(int, words))
