@@ -4,9 +4,10 @@ that each model brings along, and the authors' initialisation."""
 import logging
 
 import torch.nn.functional as F
-from fairseq.models import FairseqDecoder, FairseqLanguageModel
+from fairseq.models import FairseqLanguageModel
 from torch import nn
 
+from fwp_fairseq.models.stateful_decoder import StatefulDecoder
 from fwp_fairseq.modules.adaptive_output import AdaptiveOutput
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class LanguageModel(FairseqLanguageModel):
         return sum(p.numel() for p in self.parameters())
 
 
-class PostNormDecoder(FairseqDecoder):
+class PostNormDecoder(StatefulDecoder):
     """Embedding times sqrt(d_model), the layers with the attentions of `build_attention(cfg)`, and the output layer."""
 
     def __init__(self, cfg, dictionary, build_attention):

@@ -71,18 +71,20 @@ class LanguageModelDecoder(PostNormDecoder):
         super().__init__(cfg, dictionary, build_attention)
         self.positional_encoding = cfg.positional_encoding
 
-    def forward(self, prev_output_tokens, encoder_out=None, src_lengths=None):
-        """Symbols (B, L) -> hidden states (B, L, d_model), which `adaptive_softmax` turns into probabilities, and None.
+    @property
+    def goes_on(self):
+        # positions are counted down to the end of what is read
+        return not self.positional_encoding
 
-        Padding may only follow a text. `encoder_out` and `src_lengths` are what fairseq hands to every decoder.
-        """
-        x = self.embed(prev_output_tokens)
+    def read(self, tokens, state):
+        x = self.embed(tokens)
         if self.positional_encoding:
             x = x + sinusoidal_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
-        x = self.drop(x)
-        for layer in self.layers:
-            x, _ = layer(x)
-        return self.drop(x), None
+        x, after = self.drop(x), []
+        for layer, before in zip(self.layers, state or [None] * len(self.layers)):
+            x, kept = layer(x, before)
+            after.append(kept)
+        return self.drop(x), after
 
 
 def build_attention(cfg):
