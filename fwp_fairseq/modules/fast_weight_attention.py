@@ -53,13 +53,7 @@ class FastWeightAttention(nn.Module):
     ):
         super().__init__()
         d_head = check_heads(d_model, heads)
-        if update_rule not in UPDATE_RULES:
-            raise ValueError(f"update_rule: got {update_rule!r}, allowed are {', '.join(UPDATE_RULES)}")
-        if attention_normalization not in ATTENTION_NORMALIZATIONS:
-            allowed = ", ".join(ATTENTION_NORMALIZATIONS)
-            raise ValueError(f"attention_normalization: got {attention_normalization!r}, allowed are {allowed}")
-        if attention_normalization == "both" and update_rule == "sum":
-            raise ValueError("attention_normalization: the sum rule removes nothing, so 'both' is for the delta rule")
+        check_rule(update_rule, attention_normalization)
         self.heads, self.d_head = heads, d_head
         self.update_rule = update_rule
         self.sum_normalization = sum_normalization
@@ -87,16 +81,8 @@ class FastWeightAttention(nn.Module):
         return self.output_projection(read * self.d_head**-0.5), state
 
     def update(self, q, k, v, x, state):
-        normalization = self.attention_normalization
-        if self.update_rule == "sum":
-            rule = fast_weight_sum if normalization == "none" else normalized_fast_weight_sum
-            return rule(q, k, v, state=state, backend=self.backend)
-        beta = torch.sigmoid(self.beta_projection(x)).transpose(1, 2)
-        if normalization == "none":
-            return fast_weight_delta(q, k, v, beta, state=state, backend=self.backend)
-        return normalized_fast_weight_delta(
-            q, k, v, beta, state=state, normalisation=normalization, backend=self.backend
-        )
+        beta = torch.sigmoid(self.beta_projection(x)).transpose(1, 2) if self.update_rule == "delta" else None
+        return apply_rule(q, k, v, beta, state, self.attention_normalization, self.backend)
 
     @property
     def state_size(self) -> int:
@@ -110,3 +96,30 @@ def check_heads(d_model: int, heads: int) -> int:
     if heads < 1 or d_model < 1 or d_model % heads:
         raise ValueError(f"d_model: must be a multiple of heads, got d_model={d_model} with heads={heads}")
     return d_model // heads
+
+
+def check_rule(update_rule: str, attention_normalization: str) -> None:
+    """`ValueError` naming the argument unless the two are known and go together."""
+    if update_rule not in UPDATE_RULES:
+        raise ValueError(f"update_rule: got {update_rule!r}, allowed are {', '.join(UPDATE_RULES)}")
+    if attention_normalization not in ATTENTION_NORMALIZATIONS:
+        allowed = ", ".join(ATTENTION_NORMALIZATIONS)
+        raise ValueError(f"attention_normalization: got {attention_normalization!r}, allowed are {allowed}")
+    if attention_normalization == "both" and update_rule == "sum":
+        raise ValueError("attention_normalization: the sum rule removes nothing, so 'both' is for the delta rule")
+
+
+def apply_rule(q, k, v, beta, state, attention_normalization: str, backend: str):
+    """The delta rule, or with beta None the sum rule, over a sequence: (out, state after it).
+
+    Shapes, dtypes and errors as for `fwp_fairseq.ops.fast_weight_delta`; where attention is normalised the state is
+    the pair (W, z).
+    """
+    if beta is None:
+        rule = fast_weight_sum if attention_normalization == "none" else normalized_fast_weight_sum
+        return rule(q, k, v, state=state, backend=backend)
+    if attention_normalization == "none":
+        return fast_weight_delta(q, k, v, beta, state=state, backend=backend)
+    return normalized_fast_weight_delta(
+        q, k, v, beta, state=state, normalisation=attention_normalization, backend=backend
+    )

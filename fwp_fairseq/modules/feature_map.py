@@ -11,8 +11,9 @@ FAVOR_EPS = 1e-4  # of the authors' language modelling code
 class FeatureMap(nn.Module):
     """phi of linear attention: (..., d_head) -> (..., d_phi), the same for keys and queries of all heads.
 
-    FAVOR+ draws new random features at every training forward, so keys and queries go through one call. The last
-    ones drawn are a buffer, part of every checkpoint, and are what evaluation uses.
+    FAVOR+ draws new random features at every training forward, so keys and queries go through one call: as one
+    tensor, or as several of different lengths. The last ones drawn are a buffer, part of every checkpoint, and are
+    what evaluation uses.
 
     Args:
         name: one of `FEATURE_MAPS`
@@ -39,11 +40,15 @@ class FeatureMap(nn.Module):
         if name == "favor":
             self.register_buffer("omega", favor_random_matrix(d_head, self.m))
 
-    def forward(self, x):
+    def forward(self, x, *others):
+        """phi(x), or with others a tuple of phi for each, all by the same random features."""
+        if self.name == "favor" and self.training:
+            self.omega = favor_random_matrix(*self.omega.shape, dtype=self.omega.dtype, device=self.omega.device)
+        return tuple(map(self.phi, (x, *others))) if others else self.phi(x)
+
+    def phi(self, x):
         if self.name == "elu":
             return elu_feature_map(x)
         if self.name == "dpfp":
             return dpfp_feature_map(x, self.nu)
-        if self.training:
-            self.omega = favor_random_matrix(*self.omega.shape, dtype=self.omega.dtype, device=self.omega.device)
         return favor_feature_map(x, self.omega, FAVOR_EPS)
