@@ -25,8 +25,8 @@ SETTINGS = {
 }
 
 
-def register(name, parts):
-    @register_model_architecture("fwp_lm", name)
+def register(name, parts, model="fwp_lm"):
+    @register_model_architecture(model, name)
     def architecture(args):
         for field, value in parts.items():
             setattr(args, field, getattr(args, field, value))
@@ -36,3 +36,9 @@ for setting, sizes in SETTINGS.items():
     register(f"fwp_lm_{setting}", {**sizes, **ROWS["delta"]})
     for row, parts in ROWS.items():
         register(f"fwp_lm_{setting}_{row}", {**sizes, **parts})
+# with as much memory as a segment of the setting has tokens
+register(
+    "fwp_transformer_xl_wt103_medium",
+    {**SETTINGS["wt103_medium"], "mem_len": 384, "clamp_len_eval": 384},
+    model="fwp_transformer_xl",
+)
