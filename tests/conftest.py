@@ -89,3 +89,16 @@ def trained_lm(train_lm, lm_data, tmp_path_factory):
     assert train_lm(save_dir) == 0
     log = json.loads((save_dir / "training.json").read_text())
     return SimpleNamespace(save_dir=save_dir, checkpoint=save_dir / "checkpoint_best.pt", data=lm_data, log=log)
+
+
+@pytest.fixture(scope="session")
+def streaming_lm(train_lm, lm_data, tmp_path_factory):
+    """The same with its state carried along the stream and no positions: checkpoints of updates 7, 14 and 21, the
+    last of them in the second epoch."""
+    save_dir = tmp_path_factory.mktemp("streaming") / "delta"
+    assert train_lm(save_dir, *STREAMING, "optimization.max_update=21", "dataset.validate_interval_updates=7") == 0
+    log = json.loads((save_dir / "training.json").read_text())
+    return SimpleNamespace(save_dir=save_dir, checkpoint=save_dir / "checkpoint_best.pt", data=lm_data, log=log)
+
+
+STREAMING = ["task.carry_state=true", "model.positional_encoding=false", "dataset.batch_size_valid=1"]

@@ -21,7 +21,8 @@ class LanguageModelLoss(FairseqCriterion):
         return cls(task)
 
     def forward(self, model, sample):
-        hidden, _ = model(**sample["net_input"])
+        hidden, extra = model(**sample["net_input"])
+        sample["state_after"] = extra["state"]  # for tasks that carry it on
         counts = sample["target"] != self.padding_idx
         target = sample["target"][counts]
         loss = model.decoder.adaptive_softmax(hidden[counts], target).sum()

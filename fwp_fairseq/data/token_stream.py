@@ -94,7 +94,7 @@ class TokenStream(FairseqDataset):
         row_end = row_start + length + (row < longer)
         start = min(row_start + step * self.segment, row_end)
         end = min(start + self.segment, row_end)
-        return torch.from_numpy(self.tokens[start : end + 1].astype(np.int64))
+        return step, row, torch.from_numpy(self.tokens[start : end + 1].astype(np.int64))
 
     def size(self, index):
         return self.segment
@@ -103,13 +103,18 @@ class TokenStream(FairseqDataset):
         return self.segment
 
     def collater(self, samples):
-        lengths = [len(sample) - 1 for sample in samples]
-        source = torch.full((len(samples), max(lengths)), self.pad)
+        """A batch: one segment of neighbouring rows, padded at the end. `segment` and `first_row` say which."""
+        lengths = [len(text) - 1 for _, _, text in samples]
+        # at the end of an epoch all rows of a batch may have come to their end
+        source = torch.full((len(samples), max(1, *lengths)), self.pad)
         target = source.clone()
-        for row, (sample, length) in enumerate(zip(samples, lengths)):
-            source[row, :length] = sample[:-1]
-            target[row, :length] = sample[1:]
+        for row, ((_, _, text), length) in enumerate(zip(samples, lengths)):
+            source[row, :length] = text[:-1]
+            target[row, :length] = text[1:]
+        segment, first_row, _ = samples[0]
         return {
+            "segment": segment,
+            "first_row": first_row,
             "net_input": {"src_tokens": source, "src_lengths": torch.tensor(lengths)},
             "target": target,
             "nsentences": len(samples),

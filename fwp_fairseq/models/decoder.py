@@ -33,6 +33,11 @@ class LanguageModel(FairseqLanguageModel):
         return model
 
     @property
+    def state_is_bounded(self) -> bool:
+        """Whether the state keeps its size however long the text is."""
+        return True
+
+    @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
 

@@ -55,6 +55,10 @@ class FastWeightLanguageModel(LanguageModel):
     def __init__(self, cfg: LanguageModelConfig, dictionary):
         super().__init__(cfg, LanguageModelDecoder(cfg, dictionary))
 
+    @property
+    def state_is_bounded(self) -> bool:
+        return self.cfg.attention != "softmax"
+
     def state_size(self, context: int) -> int:
         """Numbers kept of one sequence: the fast weights (and z), or the keys and values of `context` positions."""
         if self.cfg.attention == "softmax":

@@ -23,6 +23,7 @@ from omegaconf import II
 
 from fwp_fairseq import compat
 from fwp_fairseq.data.token_stream import DataFolderError, TokenStream, load_tokens
+from fwp_fairseq.tasks.carried_state import CarriedState
 from fwp_fairseq.tasks.divergence import DivergenceRule
 from fwp_fairseq.tasks.training_log import TrainingLog
 
@@ -36,6 +37,13 @@ class FastWeightLanguageModelingConfig(LanguageModelingConfig):
     order: ChoiceEnum(ORDERS) = field(
         default="stream",
         metadata={"help": "training batches: rows are contiguous streams in order, or fairseq's shuffled blocks"},
+    )
+    carry_state: bool = field(
+        default=False,
+        metadata={"help": "carry the state along each row of the stream, in training and evaluation: no context is cut"},
+    )
+    tokens_per_sample_eval: Optional[int] = field(
+        default=None, metadata={"help": "segment length in evaluation (default: as in training)"}
     )
     experiment: str = field(default="table_wikitext103", metadata={"help": "table of the record"})
     setting: str = field(default="small", metadata={"help": "small, medium or mini, for the record"})
@@ -75,6 +83,8 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
         self.diverged = None  # the reason, once there is one
         self.validating = False
         self.evaluated = self.to_evaluate = 0
+        self.carried = CarriedState()
+        self.carried_in_validation = CarriedState()
 
     # Data
 
@@ -82,7 +92,10 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
         if split == self.args.train_subset and self.args.order == "blocks":
             return super().load_dataset(split, epoch, combine, **kwargs)
         tokens = load_tokens(self.args.data, split, self.dictionary)
-        self.datasets[split] = TokenStream(tokens, self.args.tokens_per_sample, self.dictionary.pad())
+        segment = self.args.tokens_per_sample
+        if split != self.args.train_subset:
+            segment = self.args.tokens_per_sample_eval or segment
+        self.datasets[split] = TokenStream(tokens, segment, self.dictionary.pad())
 
     def get_batch_iterator(self, dataset, max_sentences=None, num_shards=1, shard_id=0, epoch=1, **kwargs):
         """fairseq's for blocks; for a stream one iterator that never shuffles.
@@ -116,16 +129,24 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
     def build_model(self, cfg, from_checkpoint=False):
         # FAVOR+'s features underflow where keys are long. Denormal numbers, which change no digit here, make every
         # step several times slower.
-        torch.set_flush_denormal(cfg.feature_map == "favor")
-        return super().build_model(cfg, from_checkpoint)
+        torch.set_flush_denormal(getattr(cfg, "feature_map", None) == "favor")
+        model = super().build_model(cfg, from_checkpoint)
+        if self.args.carry_state and not model.state_is_bounded:
+            raise ValueError(
+                "task.carry_state: the state of model.attention=softmax grows with the text; take fast_weights, or "
+                "model._name=fwp_transformer_xl"
+            )
+        return model
 
     # Training
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
         self.validating = False
+        self.hand_state_over(self.carried, sample)
         loss, sample_size, logging_output = super().train_step(
             sample, model, criterion, optimizer, update_num, ignore_grad
         )
+        self.keep_state(self.carried, sample)
         # fairseq's trainer raises on NaN and writes crash.pt; here it is an outcome. With fp16 an infinite gradient
         # only means that the loss scale was too high, which fairseq mends.
         parameters = [p for p in model.parameters() if p.grad is not None]
@@ -160,7 +181,18 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
 
     def valid_step(self, sample, model, criterion):
         self.validating = True
-        return super().valid_step(sample, model, criterion)
+        self.hand_state_over(self.carried_in_validation, sample)
+        result = super().valid_step(sample, model, criterion)
+        self.keep_state(self.carried_in_validation, sample)
+        return result
+
+    def hand_state_over(self, carried, sample):
+        if self.args.carry_state:
+            sample["net_input"]["state"] = carried.before(sample)
+
+    def keep_state(self, carried, sample):
+        if self.args.carry_state:
+            carried.after(sample, sample["state_after"])
 
     def post_validate(self, model, stats, agg):
         if self.evaluated != self.to_evaluate and self.args.max_valid_steps is None:
@@ -181,12 +213,17 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
 
     # fairseq saves what these return with a checkpoint, and hands it back on resuming.
 
+    def prepare_checkpoint(self):
+        if self.args.carry_state:
+            self.carried.collect()
+
     def get_checkpoint_dict(self):
         state = {
             "rule": self.rule.state_dict(),
             "log": self.log.state_dict(),
             "dictionary": dictionary_digest(self.dictionary),
             "stream": self.stream_layout(),
+            "carried": self.carried.state_dict(),
         }
         return {type(self).__name__: state}
 
@@ -198,6 +235,7 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
             "rows": rows,
             "update_freq": self.args.update_freq[0],
             "tokens_per_sample": self.args.tokens_per_sample,
+            "carry_state": self.args.carry_state,
         }
 
     def set_checkpoint_dict(self, state):
@@ -214,6 +252,7 @@ class FastWeightLanguageModelingTask(LanguageModelingTask):
             )
         self.rule = DivergenceRule(**{**state["rule"], "span": self.args.divergence_span})
         self.log = TrainingLog.from_state_dict(state["log"])
+        self.carried.load_state_dict(state["carried"], self.args.batch_size)
 
 
 def load_dictionary(folder):
@@ -239,6 +278,10 @@ def check_settings(cfg):
     """`ValueError` naming the field, the value and what is allowed."""
     if cfg.tokens_per_sample < 1:
         raise ValueError(f"task.tokens_per_sample: must be >= 1, got {cfg.tokens_per_sample}")
+    if cfg.tokens_per_sample_eval is not None and cfg.tokens_per_sample_eval < 1:
+        raise ValueError(f"task.tokens_per_sample_eval: must be >= 1, got {cfg.tokens_per_sample_eval}")
+    if cfg.carry_state and cfg.order != "stream":
+        raise ValueError(f"task.carry_state: needs task.order=stream, got {cfg.order}: blocks do not follow each other")
     if cfg.divergence_span < 1:
         raise ValueError(f"task.divergence_span: must be >= 1, got {cfg.divergence_span}")
     if len(cfg.update_freq) != 1:
