@@ -61,8 +61,10 @@ class TransformerXLDecoder(PostNormDecoder):
         self.clamp_len = cfg.clamp_len
         self.clamp_len_eval = cfg.clamp_len if cfg.clamp_len_eval is None else cfg.clamp_len_eval
         self.same_length = cfg.same_length
-        biases = torch.empty(2, cfg.heads, cfg.d_model // cfg.heads).normal_(0.0, INIT_STD)
-        self.r_w_bias, self.r_r_bias = map(nn.Parameter, biases.clone().unbind())
+        self.r_w_bias = nn.Parameter(torch.empty(cfg.heads, cfg.d_model // cfg.heads))
+        self.r_r_bias = nn.Parameter(torch.empty(cfg.heads, cfg.d_model // cfg.heads))
+        for bias in (self.r_w_bias, self.r_r_bias):
+            nn.init.normal_(bias, 0.0, INIT_STD)
 
     def read(self, tokens, state):
         """The state is the last inputs of each layer, (B, up to mem_len, d_model), detached."""
