@@ -1,4 +1,4 @@
-"""`fwp-eval-lm CHECKPOINT DATA`: perplexity of a language model with the paper's sliding window."""
+"""`fwp-eval-lm CHECKPOINT DATA`: perplexity of a language model, with the paper's sliding window or in one stream."""
 
 import argparse
 import json
@@ -14,7 +14,11 @@ DESCRIPTION = """\
 Perplexity of a language model with a sliding window: every token of the split
 but its first is predicted once, with as much context as the model was trained
 with. Stride 1, the paper's, predicts one token a window; a larger stride is as
-many times faster and gives the tokens less context."""
+many times faster and gives the tokens less context.
+
+A model that was trained with its state carried on (task.carry_state) reads the
+split in one pass instead: consecutive segments, no context ever cut. Its record
+has the loss by position in the text."""
 
 EPILOG = """\
 examples:
@@ -61,20 +65,26 @@ def evaluate(options) -> None:
         if log is None:
             raise EvaluationError(f"{options.checkpoint.parent}: no training.json there, so no record can be written")
     cfg, model, dictionary = load_model(options.checkpoint, options.data)
-    window = options.window or cfg.task.tokens_per_sample
-    metrics = {}
+    context = choose_context(options, cfg)
+    window = options.window or (context == "stream" and cfg.task.tokens_per_sample_eval) or cfg.task.tokens_per_sample
+    metrics, curves = {}, {}
     if log is None or log["status"] != "diverged":
-        metrics = {"stride": options.stride, "window": window}
+        stride = window if context == "stream" else 1 if options.stride is None else options.stride
+        metrics = {"context": context, "stride": stride, "window": window}
         texts = {split: read_split(options.data, split, dictionary) for split in options.split or ["test"]}
         for tokens, _ in texts.values():
-            check_window(len(tokens) - 1, window, options.stride)
+            check_window(len(tokens) - 1, window, stride)
         for split, (tokens, stats) in texts.items():
-            print(f"{split}: {len(tokens):,} tokens, window {window}, stride {options.stride}", flush=True)
-            measured = measure(model, tokens, stats, window, options)
+            way = f"window {window}, stride {stride}" if context == "window" else f"one stream in segments of {window}"
+            print(f"{split}: {len(tokens):,} tokens, {way}", flush=True)
+            score, curve, seconds = score_split(model, tokens, context, window, stride, options.batch_size)
+            measured = measures(score, stats) | {"seconds": seconds}
             print(describe(split, measured), flush=True)
             metrics.update({f"{split}_{name}": value for name, value in measured.items()})
+            if curve is not None:
+                curves |= {f"{split}_position": curve.edges.tolist(), f"{split}_position_loss": curve.losses()}
     if log is not None:
-        record = language_model_record(cfg, model, dictionary, log, metrics)
+        record = language_model_record(cfg, model, dictionary, log, metrics, curves)
         print(f"record: {records.write_record(options.results, record)}")
 
 
@@ -130,13 +140,27 @@ def read_split(data: Path, split: str, dictionary):
     return tokens, stats
 
 
-def measure(model, tokens, stats, window, options) -> dict:
-    """Loss (nats) and perplexity a token; for subwords also bits a byte and a word, and perplexity a word."""
+def choose_context(options, cfg) -> str:
+    """"window" or "stream": as asked for, else as in training. EvaluationError where it does not fit."""
+    context = options.context or ("stream" if cfg.task.carry_state else "window")
+    if context == "stream" and not cfg.task.carry_state:
+        raise EvaluationError(
+            f"--context stream: {options.checkpoint} was trained without task.carry_state, on segments of "
+            f"{cfg.task.tokens_per_sample} tokens that know nothing of each other; leave the option out"
+        )
+    if context == "stream" and options.stride is not None:
+        raise EvaluationError(f"--stride {options.stride}: a stream has no windows to move; leave it out")
+    return context
+
+
+def score_split(model, tokens, context, window, stride, batch_size):
+    """Score, curve of the loss by position (None for windows) and seconds; EvaluationError if a token was missed."""
     from tqdm import tqdm
 
     from fwp_fairseq.sliding_window import score_text
+    from fwp_fairseq.stream_scoring import score_stream
 
-    expected = len(tokens) - 1
+    expected, curve = len(tokens) - 1, None
     started = time.monotonic()
     with tqdm(total=expected, unit="token", unit_scale=True, mininterval=1, dynamic_ncols=True) as bar:
 
@@ -144,10 +168,17 @@ def measure(model, tokens, stats, window, options) -> dict:
             bar.set_postfix_str(f"ppl {perplexity(score.loss / score.tokens):.2f}", refresh=False)
             bar.update(new)
 
-        batch = options.batch_size or max(1, 16384 // window)
-        score = score_text(model, tokens, window, options.stride, batch, progress)
+        if context == "stream":
+            score, curve = score_stream(model, tokens, window, progress)
+        else:
+            score = score_text(model, tokens, window, stride, batch_size or max(1, 16384 // window), progress)
     if score.tokens != expected:
         raise EvaluationError(f"scored {score.tokens} tokens of {expected}")
+    return score, curve, round(time.monotonic() - started, 1)
+
+
+def measures(score, stats) -> dict:
+    """Loss (nats) and perplexity a token; for subwords also bits a byte and a word, and perplexity a word."""
     loss = score.loss / score.tokens
     measured = {"ppl": perplexity(loss), "loss": loss, "tokens": score.tokens}
     # An end of line counts as a word, as in the perplexities that are published for WikiText-103.
@@ -157,7 +188,6 @@ def measure(model, tokens, stats, window, options) -> dict:
         measured["bits_per_byte"] = bits / stats["bytes"]
         measured["bits_per_word"] = bits / words
         measured["word_ppl"] = perplexity(score.loss / words)
-    measured["seconds"] = round(time.monotonic() - started, 1)
     return measured
 
 
@@ -185,8 +215,11 @@ def _parser():
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint of fwp_lm")
     parser.add_argument("data", type=Path, metavar="DATA", help="data-bin folder, with the dictionary of the training")
     parser.add_argument("--split", action="append", metavar="NAME", help="which split; may be repeated (default: test)")
-    parser.add_argument("--stride", type=int, default=1, metavar="N", help="tokens between windows (default: 1)")
-    parser.add_argument("--window", type=int, metavar="N", help="tokens of a window (default: as in training)")
+    parser.add_argument(
+        "--context", choices=("window", "stream"), help="sliding window, or one pass with the state carried (default: as in training)"
+    )
+    parser.add_argument("--stride", type=int, metavar="N", help="tokens between windows (default: 1)")
+    parser.add_argument("--window", type=int, metavar="N", help="tokens of a window or segment (default: as in training)")
     parser.add_argument("--batch-size", type=int, metavar="N", help="windows at once (default: 16384 tokens)")
     parser.add_argument("--results", metavar="DIR", help="write the run's record below DIR/runs")
     return parser

@@ -109,3 +109,39 @@ def test_data_that_is_not_that_of_the_training_is_refused(trained_lm, tmp_path, 
     (data / "text_stats.json").write_text(json.dumps({"test": {"tokens": 99}}))
     assert run(trained_lm.checkpoint, data) == 1
     assert "150 tokens" in capsys.readouterr().err
+
+
+# One stream
+
+
+def test_a_streaming_model_reads_the_split_in_one_pass(streaming_lm, tmp_path):
+    checkpoint = streaming_lm.save_dir / "checkpoint_last.pt"
+    assert run(checkpoint, streaming_lm.data, "--split", "valid", "--split", "test", "--results", tmp_path) == 0
+    record = read_record(tmp_path / "runs/table_wikitext103/delta/mini/seed1.json")
+    metrics, curves = record["metrics"], record["curves"]
+    assert (metrics["context"], metrics["window"], metrics["valid_tokens"]) == ("stream", 16, 209)
+    # training validated in one row too
+    assert metrics["valid_loss"] == pytest.approx(streaming_lm.log["curves"]["valid_loss"][-1], abs=1e-4)
+    spans = [end - start for start, end in zip([0, *curves["valid_position"]], curves["valid_position"])]
+    assert curves["valid_position"][0] == 64 and sum(spans) == 209
+    total = sum(span * loss for span, loss in zip(spans, curves["valid_position_loss"]))
+    assert total / 209 == pytest.approx(metrics["valid_loss"])
+
+
+def test_the_length_of_a_segment_changes_nothing_for_fast_weights(streaming_lm, tmp_path, capsys):
+    losses = []
+    for segment in (16, 7, 149):
+        assert run(streaming_lm.checkpoint, streaming_lm.data, "--window", segment, "--results", tmp_path) == 0
+        losses.append(read_record(tmp_path / "runs/table_wikitext103/delta/mini/seed1.json")["metrics"]["test_loss"])
+    assert losses[1:] == pytest.approx(losses[:1] * 2, abs=1e-4)
+    assert run(streaming_lm.checkpoint, streaming_lm.data, "--context", "window") == 0  # cut on purpose
+    assert "stride 1" in capsys.readouterr().out
+
+
+def test_streams_are_for_models_trained_on_them(trained_lm, streaming_lm, capsys):
+    assert run(trained_lm.checkpoint, trained_lm.data, "--context", "stream") == 1
+    assert "without task.carry_state" in capsys.readouterr().err
+    assert run(streaming_lm.checkpoint, streaming_lm.data, "--stride", 1) == 1
+    assert "--stride 1" in capsys.readouterr().err
+    assert run(streaming_lm.checkpoint, streaming_lm.data, "--window", 150) == 1
+    assert "window" in capsys.readouterr().err

@@ -42,7 +42,8 @@ def test_named_architecture_equals_its_yaml(setting):
 
 
 def test_every_row_of_the_configs_has_a_name():
-    assert {path.stem for path in (CONFIGS / "row").glob("*.yaml")} == set(ROWS)
+    # the Transformer-XL is another model, whose architectures have its own name
+    assert {path.stem for path in (CONFIGS / "row").glob("*.yaml")} == {*ROWS, "transformer_xl"}
 
 
 def test_options_go_before_the_name():

@@ -8,6 +8,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from fwp_fairseq.models.language_model import FastWeightLanguageModel, LanguageModelConfig
+from fwp_fairseq.models.transformer_xl import TransformerXL, TransformerXLConfig
 from fwp_fairseq.records import validate_record
 from fwp_fairseq.tasks.language_model_record import language_model_record
 
@@ -15,20 +16,24 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "wikitext103"
 WIKITEXT103_SYMBOLS = range(267_737)
 
 
-def record_of(*overrides, setting="small", dictionary=WIKITEXT103_SYMBOLS, stride=1, valid_ppl=36.0, **log):
+def record_of(*overrides, setting="small", dictionary=WIKITEXT103_SYMBOLS, stride=1, context="window", valid_ppl=36.0, **log):
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONFIGS), version_base="1.1"):
         cfg = compose(setting, overrides=list(overrides))
     sizes = {name: cfg.model[name] for name in ("d_model", "layers", "heads", "d_ffn")}
     with torch.device("meta"):
-        model = FastWeightLanguageModel(LanguageModelConfig(**sizes), dictionary)
+        if cfg.model._name == "fwp_transformer_xl":
+            model = TransformerXL(TransformerXLConfig(mem_len=cfg.model.mem_len, **sizes), dictionary)
+        else:
+            model = FastWeightLanguageModel(LanguageModelConfig(**sizes), dictionary)
     log = {
         "status": "finished", "reason": None, "updates": cfg.optimization.max_update, "tokens": 10, "wall_seconds": 5.0,
         "peak_memory_mb": 100.0, "device": "cpu", "curves": {"updates": [4000, 8000], "train_loss": [4.0, 3.9], "valid_loss": [3.6, 3.7]},
         **log,
     }  # fmt: skip
-    metrics = {} if log["status"] == "diverged" else {"stride": stride, "valid_ppl": valid_ppl, "test_ppl": 37.0}
-    record = language_model_record(cfg, model, dictionary, log, metrics)
+    metrics = {"context": context, "stride": stride, "valid_ppl": valid_ppl, "test_ppl": 37.0}
+    metrics = {} if log["status"] == "diverged" else metrics
+    record = language_model_record(cfg, model, dictionary, log, metrics, {"test_position": [64, 128]})
     validate_record(record)
     return record
 
@@ -73,3 +78,26 @@ def test_divergence_in_training_and_in_the_evaluation_is_the_outcome():
     assert (trained["status"], trained["scale"], trained["metrics"]["reason"]) == ("diverged", "paper", "the loss is nan")
     evaluated = record_of(valid_ppl=float("nan"))
     assert (evaluated["status"], evaluated["metrics"]["valid_ppl"]) == ("diverged", None)
+
+
+def transformer_xl(size, *overrides, **changes):
+    parts = ["recipe=authors", "row=transformer_xl", f"+unbounded/medium=transformer_xl_{size}"]
+    return record_of(*parts, *overrides, setting="medium", **changes)
+
+
+@pytest.mark.parametrize("row", ["delta", "linear", "dpfp_delta"])
+def test_unbounded_fast_weights_are_the_papers_when_read_as_one_stream(row):
+    parts = [f"row={row}", "+unbounded=fast_weights"]
+    record = record_of(*parts, setting="medium", context="stream", stride=384)
+    assert (record["scale"], record["experiment"], record["row"]) == ("paper", "table_wikitext103_unbounded", row)
+    assert record["curves"]["test_position"] == [64, 128]
+    assert record_of(*parts, setting="medium")["scale"] == "mini"
+    assert record_of(*parts, "model.positional_encoding=true", setting="medium", context="stream")["scale"] == "mini"
+
+
+@pytest.mark.parametrize("size, state", [("1x", 131_072), ("8x", 1_048_576), ("16x", 2_097_152), ("48x", 6_291_456)])
+def test_every_transformer_xl_is_the_papers_at_its_state_size(size, state):
+    record = transformer_xl(size, context="stream")
+    assert (record["scale"], record["row"], record["state_size"]) == ("paper", f"transformer_xl_{size}", state)
+    assert transformer_xl(size, "model.mem_len=9", context="stream")["scale"] == "mini"
+    assert transformer_xl(size)["scale"] == "mini"
