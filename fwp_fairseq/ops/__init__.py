@@ -19,6 +19,7 @@ from fwp_fairseq.ops.normalisation import (
     normalized_fast_weight_delta,
     normalized_fast_weight_sum,
 )
+from fwp_fairseq.ops.whole_sequence import read_normalized, sum_over_sequence
 
 __all__ = [
     "BACKENDS",
@@ -32,6 +33,8 @@ __all__ = [
     "favor_random_matrix",
     "normalized_fast_weight_delta",
     "normalized_fast_weight_sum",
+    "read_normalized",
     "sum_normalize",
+    "sum_over_sequence",
     "tanh_feature_map",
 ]

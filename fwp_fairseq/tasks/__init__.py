@@ -4,3 +4,4 @@ import fairseq  # noqa: F401  first, since loading it registers the modules of t
 
 from . import language_modeling  # noqa: F401
 from . import synthetic_retrieval  # noqa: F401
+from . import translation  # noqa: F401

@@ -1,0 +1,187 @@
+"""What the tasks of the tables share: divergence as an outcome, a count of what validation saw, and `training.json`.
+
+`class SomeTask(RecordedTraining, SomeFairseqTask)`; the configuration has the fields of `RecordedTrainingConfig`.
+"""
+
+import glob
+import hashlib
+import math
+import os
+import zipfile
+from dataclasses import dataclass, field
+from typing import Optional
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from omegaconf import II
+
+from fwp_fairseq import compat
+from fwp_fairseq.data.token_stream import DataFolderError
+from fwp_fairseq.tasks.divergence import DivergenceRule
+from fwp_fairseq.tasks.training_log import TrainingLog
+
+
+@dataclass
+class RecordedTrainingConfig(FairseqDataclass):
+    experiment: str = field(default="", metadata={"help": "table of the record"})
+    setting: str = field(default="", metadata={"help": "sizes and data, for the record"})
+    row: str = field(default="", metadata={"help": "row of the table, for the record"})
+    divergence_span: int = field(
+        default=1000, metadata={"help": "diverged after so many updates in a row with a loss above the first one"}
+    )
+    seed: int = II("common.seed")
+    fp16: bool = II("common.fp16")
+    max_update: int = II("optimization.max_update")
+    max_valid_steps: Optional[int] = II("dataset.max_valid_steps")
+    save_dir: str = II("checkpoint.save_dir")
+    wandb_project: Optional[str] = II("common.wandb_project")
+
+
+class RecordedTraining:
+    """Mixed into a fairseq task, ahead of it.
+
+    A task sets `to_evaluate` where a validation begins, names in `counted` the sum of a criterion's logging output
+    that must come to it, and gives its `dictionaries`.
+    """
+
+    counted = "ntokens"
+
+    def __init__(self, cfg, *args, **kwargs):
+        super().__init__(cfg, *args, **kwargs)
+        self.rule = DivergenceRule(cfg.divergence_span)
+        self.log = TrainingLog()
+        self.diverged = None  # the reason, once there is one
+        self.validating = False
+        self.evaluated = self.to_evaluate = 0
+
+    def begin_validation(self, to_evaluate: int) -> None:
+        self.evaluated, self.to_evaluate = 0, to_evaluate
+
+    def build_model(self, cfg, from_checkpoint=False):
+        # FAVOR+'s features underflow where keys are long. Denormal numbers, which change no digit here, make every
+        # step several times slower.
+        torch.set_flush_denormal(getattr(cfg, "feature_map", None) == "favor")
+        return super().build_model(cfg, from_checkpoint)
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
+        self.validating = False
+        loss, sample_size, logging_output = super().train_step(
+            sample, model, criterion, optimizer, update_num, ignore_grad
+        )
+        # fairseq's trainer raises on NaN and writes crash.pt; here it is an outcome. With fp16 an infinite gradient
+        # only means that the loss scale was too high, which fairseq mends.
+        parameters = [p for p in model.parameters() if p.grad is not None]
+        finite = torch.isfinite(logging_output["loss"])
+        if not self.cfg.fp16:
+            finite = finite & torch.isfinite(torch.stack(torch._foreach_norm([p.grad for p in parameters]))).all()
+        if not on_all_processes(finite):
+            for parameter in parameters:
+                parameter.grad.zero_()
+            logging_output["loss"] = torch.zeros_like(logging_output["loss"])
+            self.stop_diverged(update_num, "the loss or a gradient is not finite")
+        return loss, sample_size, logging_output
+
+    def reduce_metrics(self, logging_outputs, criterion):
+        """Called with the sums over all processes, after every update and every validation batch."""
+        super().reduce_metrics(logging_outputs, criterion)
+        tokens = sum(int(log["ntokens"]) for log in logging_outputs)
+        if self.validating:
+            self.evaluated += sum(int(log[self.counted]) for log in logging_outputs)
+        elif tokens and self.diverged is None:
+            loss = sum(float(log["loss"]) for log in logging_outputs)
+            self.log.trained(loss, tokens)
+            reason = self.rule.observe(loss / tokens)
+            if reason is not None:
+                self.stop_diverged(self.log.trained_updates, reason)
+
+    def stop_diverged(self, update, reason):
+        if self.diverged is None:
+            self.diverged = reason
+            compat.request_stop(f"diverged at update {update}: {reason}")
+            self.write_log("diverged", update)
+
+    def valid_step(self, sample, model, criterion):
+        self.validating = True
+        return super().valid_step(sample, model, criterion)
+
+    def post_validate(self, model, stats, agg):
+        if self.evaluated != self.to_evaluate and self.cfg.max_valid_steps is None:
+            what = {"ntokens": "tokens", "nsentences": "sentences"}[self.counted]
+            raise RuntimeError(f"validation scored {self.evaluated} {what} of {self.to_evaluate}")
+        if self.diverged is not None:
+            return
+        update = int(stats["num_updates"])
+        loss = float(stats["loss"]) * math.log(2)
+        self.log.validated(update, loss)
+        if not math.isfinite(loss):
+            self.stop_diverged(update, f"the validation loss is {loss}")
+        else:
+            self.write_log("finished" if update >= self.cfg.max_update else "running", update)
+
+    def write_log(self, status, update):
+        if is_first_process():
+            self.log.write(self.cfg, status, self.diverged, update)
+
+    # fairseq saves what these return with a checkpoint, and hands it back on resuming.
+
+    def get_checkpoint_dict(self):
+        return {type(self).__name__: self.checkpoint_state()}
+
+    def set_checkpoint_dict(self, state):
+        self.check_dictionary(state["dictionary"])
+        self.rule = DivergenceRule(**{**state["rule"], "span": self.cfg.divergence_span})
+        self.log = TrainingLog.from_state_dict(state["log"])
+
+    def checkpoint_state(self) -> dict:
+        return {
+            "rule": self.rule.state_dict(),
+            "log": self.log.state_dict(),
+            "dictionary": dictionary_digest(*self.dictionaries),
+        }
+
+    def check_dictionary(self, digest):
+        if digest != dictionary_digest(*self.dictionaries):
+            raise DataFolderError(
+                f"task.data={self.cfg.data}: its dictionary is not the one of the checkpoint; give the data it was "
+                "trained on, or another checkpoint.save_dir"
+            )
+
+
+def begin_recorded_training(cfg) -> None:
+    """What a task does first of all; `ValueError` where the settings or the checkpoint to go on from are not usable."""
+    if cfg.divergence_span < 1:
+        raise ValueError(f"task.divergence_span: must be >= 1, got {cfg.divergence_span}")
+    check_last_checkpoint(cfg.save_dir)
+    compat.begin_job()
+    if cfg.wandb_project:
+        os.environ["WANDB_RUN_GROUP"] = f"{cfg.experiment}/{cfg.setting}"
+        os.environ["WANDB_NAME"] = f"{cfg.row}/{cfg.setting}/seed{cfg.seed}"
+
+
+def dictionary_digest(*dictionaries) -> str:
+    """sha256 of the symbols in order: tells whether a checkpoint and a data folder belong together."""
+    symbols = "\n\n".join("\n".join(dictionary.symbols) for dictionary in dictionaries)
+    return hashlib.sha256(symbols.encode()).hexdigest()
+
+
+def check_last_checkpoint(folder):
+    """`ValueError` where the checkpoint that a run would go on from was cut off. fairseq copies it into its place, so
+    a kill at that moment leaves a part of it."""
+    last = os.path.join(folder, "checkpoint_last.pt")
+    if os.path.exists(last) and not zipfile.is_zipfile(last):
+        others = sorted(glob.glob(os.path.join(folder, "checkpoint_*_*.pt")), key=os.path.getmtime)
+        remedy = f"copy {others[-1]} over it" if others else "delete it to start again"
+        raise ValueError(f"{last} is no whole checkpoint, it was cut off while it was written: {remedy}")
+
+
+def on_all_processes(condition) -> bool:
+    """Whether a boolean tensor is true in every process, the same answer in each."""
+    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        votes = condition.to(torch.int32)
+        torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN)
+        return bool(votes)
+    return bool(condition)
+
+
+def is_first_process() -> bool:
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
