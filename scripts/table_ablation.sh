@@ -7,6 +7,11 @@ experiment=table_wikitext103_ablation
 all_rows="positions_none positions_output positions_both no_positions_none no_positions_output \
 no_positions_both no_sum_normalization"
 setting=medium
+all_settings="small medium mini"
+
+row_options() {
+    options=(row=delta "+ablation=$1")
+}
 
 usage() {
     cat <<'END'

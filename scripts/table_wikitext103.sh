@@ -6,6 +6,11 @@ source scripts/lib/language_model.sh
 experiment=table_wikitext103
 all_rows="transformer linear delta performer performer_delta dpfp_sum dpfp_delta"
 setting=small
+all_settings="small medium mini"
+
+row_options() {
+    options=("row=$1")
+}
 
 usage() {
     cat <<'END'

@@ -12,15 +12,24 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from fwp_fairseq.records import read_record
-from fwp_fairseq.reports import table_wikitext103, table_wikitext103_ablation
+from fwp_fairseq.reports import (
+    table_wikitext103,
+    table_wikitext103_ablation,
+    table_wikitext103_unbounded,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLES = {"table_wikitext103.sh": table_wikitext103.TABLE, "table_ablation.sh": table_wikitext103_ablation.TABLE}
+TABLES = {
+    "table_wikitext103.sh": table_wikitext103.TABLE,
+    "table_ablation.sh": table_wikitext103_ablation.TABLE,
+    "table_unbounded.sh": table_wikitext103_unbounded.TABLE,
+}
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for folder in ("scripts", "configs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     return tmp_path
 
 
@@ -58,10 +67,14 @@ def test_printed_trainings_are_configurations_of_their_row(checkout, script):
         for line in commands(result, "torchrun"):
             arguments = line[line.index("fairseq-hydra-train") :]
             cfg = compose(arguments[arguments.index("--config-name") + 1], overrides=arguments[5:])
-            assert cfg.dataset.batch_size * cfg.optimization.update_freq[0] * 2 == 56
+            tokens = cfg.dataset.batch_size * cfg.optimization.update_freq[0] * 2 * cfg.task.tokens_per_sample
+            assert tokens == 56 * 384
             assert (cfg.task.experiment, cfg.task.setting) == (TABLES[script].name, "medium")
             model, row = cfg.model, cfg.task.row
             seen.add(row)
+            if script == "table_unbounded.sh":
+                assert cfg.task.carry_state
+                assert model._name == ("fwp_transformer_xl" if "xl" in row else "fwp_lm")
             if script == "table_ablation.sh":
                 assert (model.feature_map, model.update_rule) == ("elu", "delta")
                 normalization = "none" if row == "no_sum_normalization" else row.rsplit("_", 1)[1]
@@ -96,6 +109,7 @@ def test_finished_rows_are_skipped_and_started_ones_go_on_where_they_are(checkou
         (["--setting", "large"], ["--setting", "'large'", "medium"]),
         (["--seeds", "0"], ["--seeds", "'0'"]),
         (["--processes", "5"], ["--processes 5", "batch of 96"]),
+        (["--stride", "0"], ["--stride", "'0'"]),
         (["--precision", "fp8"], ["--precision", "'fp8'"]),
         (["--max-update", "10"], ["--max-update", "--results"]),
         (["--rows"], ["--rows", "value"]),
@@ -106,6 +120,11 @@ def test_wrong_arguments_are_named(checkout, arguments, words):
     result = dry_run(checkout, "table_wikitext103.sh", *arguments)
     assert result.returncode == 2 and result.stdout == ""
     assert all(word in result.stderr for word in words), result.stderr
+
+
+def test_a_stream_has_no_stride(checkout):
+    result = dry_run(checkout, "table_unbounded.sh", "--stride", "4")
+    assert result.returncode == 2 and "--stride" in result.stderr and "stream" in result.stderr
 
 
 @pytest.mark.slow
@@ -123,7 +142,8 @@ def test_a_row_is_trained_evaluated_recorded_and_then_skipped(lm_data, tmp_path,
     script = f"""
         source scripts/lib/environment.sh; source scripts/lib/language_model.sh
         prepare_environment() {{ :; }}
-        experiment=table_wikitext103 all_rows="linear delta" setting=mini
+        row_options() {{ options=("row=$1"); }}
+        experiment=table_wikitext103 all_rows="linear delta" all_settings=mini setting=mini
         run_language_models --data '{lm_data}' --max-update 6 --results out --processes {processes} --stride 8
     """
     environment = {**os.environ, "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}

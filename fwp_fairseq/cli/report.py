@@ -20,6 +20,8 @@ reports:
   table_wikitext103   language models: perplexity of each row
   table_wikitext103_ablation
                       language models: positions and normalisations of the delta rule
+  table_wikitext103_unbounded
+                      language models: context never cut, beside Transformer-XL
 
 examples:
   fwp-report figure_capacity

@@ -28,7 +28,8 @@ class LanguageModel(FairseqLanguageModel):
     @classmethod
     def build_model(cls, cfg, task):
         model = cls(cfg, task.target_dictionary)
-        state = model.state_size(task.args.tokens_per_sample)
+        context = getattr(task.args, "tokens_per_sample_eval", None) or task.args.tokens_per_sample
+        state = model.state_size(context)
         logger.info("%s: %s parameters, a state of %s numbers", cfg._name, f"{model.parameter_count:,}", f"{state:,}")
         return model
 

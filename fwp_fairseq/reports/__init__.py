@@ -10,6 +10,7 @@ from fwp_fairseq.reports import (
     figure_update_rule,
     table_wikitext103,
     table_wikitext103_ablation,
+    table_wikitext103_unbounded,
 )
 from fwp_fairseq.reports.report import Part, Report, ReportError
 
@@ -19,6 +20,7 @@ REPORTS = {
     "figure_update_rule": figure_update_rule.build,
     "table_wikitext103": table_wikitext103.build,
     "table_wikitext103_ablation": table_wikitext103_ablation.build,
+    "table_wikitext103_unbounded": table_wikitext103_unbounded.build,
 }
 
 __all__ = ["REPORTS", "Part", "Report", "ReportError"]

@@ -8,7 +8,7 @@ from fwp_fairseq.reports.report import Part, Report
 def build_language_model(results_dir, table, published=None, finding=None):
     """Report of one `LanguageModelTable`, a part for each scale.
 
-    published: {(setting, row): test perplexity}; finding: the paper's, in words. They stand beside runs at paper
+    published: {(setting, row): PaperPerplexities}; finding: the paper's, in words. They stand beside runs at paper
     scale only. Raises ReportError where there is no record that can be shown.
     """
     all_results, problems = load_results(results_dir, table, published or {}, finding)

@@ -1,4 +1,5 @@
-"""Picture of a language modelling table: validation perplexity during training, a panel for each setting."""
+"""Picture of a language modelling table: validation perplexity during training, and perplexity by position in the text
+where that was measured; a column of panels for each setting."""
 
 import io
 import math
@@ -25,22 +26,40 @@ def draw(results):
     from matplotlib.figure import Figure
 
     settings = results.settings
-    figure = Figure(figsize=(2.5 + 6 * len(settings), 5), layout="constrained")
-    panels = figure.subplots(1, len(settings), squeeze=False)[0]
-    for axes, setting in zip(panels, settings):
+    by_position = any("test_position" in record["curves"] for record in results.records)
+    lines = 1 + by_position
+    figure = Figure(figsize=(2.5 + 6 * len(settings), 1 + 4 * lines), layout="constrained")
+    panels = figure.subplots(lines, len(settings), squeeze=False)
+    for column, setting in enumerate(settings):
         for row, colour, marker in zip(results.table.rows, COLOURS, MARKERS):
-            _draw_row(axes, results, setting, row, colour, marker)
-        axes.set_yscale("log")
-        axes.set_title(SETTINGS[setting], fontsize=10)
-        axes.set_xlabel("updates")
-        axes.set_ylabel("validation perplexity (log scale)")
-        axes.grid(True, which="both", linewidth=0.4, alpha=0.4)
+            _draw_row(panels[0, column], results, setting, row, colour, marker)
+            if by_position:
+                _draw_positions(panels[1, column], results, setting, row, colour)
+        _name_axes(panels[0, column], "updates", "validation perplexity")
+        panels[0, column].set_title(SETTINGS[setting], fontsize=10)
+        if by_position:
+            panels[1, column].set_xscale("log")
+            _name_axes(panels[1, column], "position in the test text (tokens)", "perplexity of the span up to there")
     title = results.table.title
     if results.scale != "paper":
         title += f" ({results.scale} scale, not comparable with the paper)"
     figure.suptitle(title, fontsize=11)
-    panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+    panels[0, -1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
     return figure
+
+
+def _name_axes(axes, x, y):
+    axes.set_yscale("log")
+    axes.set_xlabel(x)
+    axes.set_ylabel(f"{y} (log scale)")
+    axes.grid(True, which="both", linewidth=0.4, alpha=0.4)
+
+
+def _draw_positions(axes, results, setting, row, colour):
+    for record in results.runs.get((setting, row), []):
+        curves = record["curves"]
+        losses = [math.exp(min(loss, 50)) for loss in curves.get("test_position_loss", [])]
+        axes.step(curves.get("test_position", []), losses, where="pre", color=colour, linewidth=1.3)
 
 
 def _draw_row(axes, results, setting, row, colour, marker):

@@ -6,9 +6,9 @@ from fwp_fairseq.records import SCALES, read_records, record_path, runs_dir
 from fwp_fairseq.reports.report import ReportError
 
 SETTINGS = {
-    "small": "small: D = 128, 256 tokens of context",
-    "medium": "medium: D = 256, 384 tokens of context",
-    "mini": "mini: D = 64, 128 tokens of context, documentation corpus in 2,000 subwords",
+    "small": "small: D = 128, segments of 256 tokens",
+    "medium": "medium: D = 256, segments of 384 tokens",
+    "mini": "mini: D = 64, segments of 128 tokens, documentation corpus in 2,000 subwords",
 }
 NUMBERS = ("valid_ppl", "test_ppl")
 
@@ -27,7 +27,7 @@ class LanguageModelTable:
 
 @dataclass
 class Results:
-    """The runs of one scale: {(setting, row): records, one a seed}; published: {(setting, row): test perplexity}."""
+    """The runs of one scale: {(setting, row): records, one a seed}; published: {(setting, row): PaperPerplexities}."""
 
     table: LanguageModelTable
     scale: str

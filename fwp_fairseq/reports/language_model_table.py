@@ -32,11 +32,8 @@ def brief(results, width):
 
 def _how_to_read(results):
     seeds = sorted({record["seed"] for record in results.records})
-    strides = sorted({r["metrics"]["stride"] for r in results.records if "stride" in r["metrics"]})
     lines = [
-        "Perplexity by a sliding window as long as the training's segments, moved by "
-        f"{_listed(strides) or 1} token(s): each token but the first is predicted once. "
-        "An empty cell was not run; a diverged run has no perplexity.",
+        f"{_way_of_reading(results)} An empty cell was not run; a diverged run has no perplexity.",
         f"Ours: {len(results.records)} runs, seeds {_listed(seeds)}; where there are several, their mean and "
         "(lowest to highest).",
         f"Made with torch {_listed({r['versions'].get('torch') for r in results.records})} on "
@@ -48,19 +45,40 @@ def _how_to_read(results):
     return "\n\n".join(lines)
 
 
+def _way_of_reading(results):
+    contexts = {record["metrics"].get("context") for record in results.records}
+    if "stream" in contexts:
+        return (
+            "Perplexity of each text read as one stream: the state goes from segment to segment, no context is cut, "
+            "and each token but the first is predicted once. The curves below are the mean loss in spans of the text."
+        )
+    strides = sorted({r["metrics"]["stride"] for r in results.records if "stride" in r["metrics"]})
+    return (
+        f"Perplexity by a sliding window as long as the training's segments, moved by {_listed(strides) or 1} token(s): "
+        "each token but the first is predicted once."
+    )
+
+
 def _perplexities(results, setting):
-    compare = bool(results.published)
     subwords = any("test_word_ppl" in r["metrics"] for r in results.records if r["cell"] == setting)
+    compared = [
+        split
+        for split in ("valid", "test")
+        if any(getattr(paper, split) is not None for (of, _), paper in results.published.items() if of == setting)
+    ]
     header = ["model", "valid", "test"]
-    header += ["test, paper", "difference"] * compare
+    for split in compared:
+        header += [f"{split}, paper", "difference"]
     header += ["test, bits a byte", "test, bits a word", "test, a word"] * subwords
     rows = []
     for row, label in results.table.rows.items():
         cells = [label, _number(results, setting, row, "valid_ppl"), _number(results, setting, row, "test_ppl")]
-        if compare:
-            ours, paper = results.mean(setting, row, "test_ppl"), results.published.get((setting, row))
-            cells.append("" if paper is None else f"{paper:.1f}")
-            cells.append("" if paper is None or ours is None else f"{ours - paper:+.2f}")
+        for split in compared:
+            ours = results.mean(setting, row, f"{split}_ppl")
+            paper = getattr(results.published.get((setting, row)), split, None)
+            comparable = ours is not None and isinstance(paper, (int, float))
+            cells.append("" if paper is None else str(paper))
+            cells.append(f"{ours - paper:+.2f}" if comparable else "")
         if subwords:
             for metric, digits in (("test_bits_per_byte", 4), ("test_bits_per_word", 3), ("test_word_ppl", 1)):
                 mean = results.mean(setting, row, metric)

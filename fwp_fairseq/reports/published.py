@@ -31,10 +31,28 @@ def paper_finding(results_dir, name):
     return " ".join(facts[name]["finding"].split())
 
 
+@dataclass(frozen=True)
+class PaperPerplexities:
+    """Of one row, in the paper: a number, a text such as ">260", or None where our sources give none."""
+
+    valid: float | str | None
+    test: float | str | None
+
+
 def paper_perplexities(results_dir, name):
-    """{(setting, row): test perplexity} of the paper's language modelling table `name`."""
+    """{(setting, row): PaperPerplexities} of the paper's language modelling table `name`."""
     facts = yaml.safe_load(_published_file(results_dir, "paper.yaml").read_text(encoding="utf-8"))
-    return {(setting, line["row"]): line["test"] for setting, lines in facts[name].items() for line in lines}
+    return {
+        (setting, line["row"]): PaperPerplexities(line["valid"], line["test"])
+        for setting, lines in facts[name].items()
+        for line in lines
+    }
+
+
+def paper_unbounded(results_dir, name):
+    """{(row, state size as "0.13M"): PaperPerplexities} of the paper's table of unbounded context."""
+    facts = yaml.safe_load(_published_file(results_dir, "paper.yaml").read_text(encoding="utf-8"))
+    return {(line["row"], line["state_size"]): PaperPerplexities(line["valid"], line["test"]) for line in facts[name]}
 
 
 def authors_synthetic(results_dir, figure):

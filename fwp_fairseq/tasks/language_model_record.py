@@ -43,7 +43,7 @@ def language_model_record(cfg, model, dictionary, log: dict, metrics: dict, curv
         updates=log["updates"],
         wall_seconds=log["wall_seconds"],
         parameters=model.parameter_count,
-        state_size=model.state_size(cfg.task.tokens_per_sample),
+        state_size=model.state_size(cfg.task.tokens_per_sample_eval or cfg.task.tokens_per_sample),
         device=log["device"],
         config=kept_settings(cfg),
     )

@@ -1,6 +1,6 @@
-# Sourced by the language modelling scripts, which set the experiment, its rows and its settings and
-# call `run_language_models OPTIONS`: data if missing, then each row trained, evaluated and recorded,
-# then the table.
+# Sourced by the language modelling scripts, which set the experiment, its rows and its settings,
+# define row_options (what makes a row, into the array `options`) and call `run_language_models
+# OPTIONS`: data if missing, then each row trained, evaluated and recorded, then the table.
 
 # By default glibc returns every large tensor to the system and faults it in again, a third of the
 # time of a training on CPU.
@@ -24,9 +24,16 @@ check_number() {
     [[ $2 =~ ^[1-9][0-9]*$ ]] || usage_error "$1: expected a whole number >= 1, got '$2'"
 }
 
+# The rows of the stream of one row of the table, as its configuration has them.
+row_batch() {
+    local overlay=configs/wikitext103/unbounded/$setting/$1.yaml
+    [ -e "$overlay" ] || overlay=configs/wikitext103/$setting.yaml
+    sed -n 's/^  batch_size: *//p' "$overlay"
+}
+
 parse_options() {
     rows=$all_rows seeds=1 results=results data="" jobs=1 processes=1 accumulate=1 precision=fp32
-    stride=1 max_update="" wandb="" dry_run=""
+    stride="" max_update="" wandb="" dry_run=""
     while [ $# -gt 0 ]; do
         case $1 in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
         case $1 in
@@ -41,20 +48,27 @@ parse_options() {
         *) usage_error "unknown argument '$1'" ;;
         esac
     done
-    check_in --setting "small medium mini" "$setting"
+    check_in --setting "$all_settings" "$setting"
     check_in --rows "$all_rows" "$rows"
     check_in --precision "fp32 bf16 fp16" "$precision"
     local name
-    for name in jobs processes accumulate stride; do check_number "--$name" "${!name}"; done
+    for name in jobs processes accumulate ${stride:+stride}; do check_number "--$name" "${!name}"; done
     for name in ${seeds//,/ }; do check_number --seeds "$name"; done
     if [ -n "$max_update" ]; then
         check_number --max-update "$max_update"
         [ "$results" != results ] ||
             usage_error "--max-update makes other runs than the table's: give them their own --results"
     fi
-    case $setting in small) batch=96 ;; medium) batch=56 ;; mini) batch=16 ;; esac
-    [ $((batch % (processes * accumulate))) = 0 ] || usage_error "--processes $processes times" \
-        "--accumulate $accumulate does not divide the batch of $batch that the setting $setting has"
+    local row
+    for row in ${rows//,/ }; do
+        [ $(($(row_batch "$row") % (processes * accumulate))) = 0 ] || usage_error "--processes $processes" \
+            "times --accumulate $accumulate does not divide the batch of $(row_batch "$row") that $row has"
+    done
+    if [ -z "$stride" ]; then
+        stride=1
+    elif [ "$experiment" = table_wikitext103_unbounded ]; then
+        usage_error "--stride: a text is read as one stream here, which has no windows to move"
+    fi
     if [ "$precision" = fp16 ] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
         usage_error "--precision fp16 is for GPUs, and there is none here; bf16 runs on CPUs"
     fi
@@ -76,12 +90,10 @@ prepare_data() {
 run_cell() {
     local row=$1 seed=$2
     local folder=runs/$experiment/$row/$setting/seed$seed${max_update:+-$max_update-updates}
-    local train=(fairseq-hydra-train --config-dir configs/wikitext103 --config-name "$setting")
-    if [ "$experiment" = table_wikitext103_ablation ]; then
-        train+=(row=delta "+ablation=$row")
-    else
-        train+=("row=$row")
-    fi
+    local options=() batch
+    row_options "$row"
+    batch=$(row_batch "$row")
+    local train=(fairseq-hydra-train --config-dir configs/wikitext103 --config-name "$setting" "${options[@]}")
     train+=("common.seed=$seed" "task.data='$data'" "checkpoint.save_dir=$folder")
     train+=("dataset.batch_size=$((batch / (processes * accumulate)))" "optimization.update_freq=[$accumulate]")
     [ "$precision" = fp32 ] || train+=("common.$precision=true")
@@ -95,8 +107,10 @@ run_cell() {
     fi
     local checkpoint=best
     ! grep -qs '"status": "diverged"' "$folder/training.json" || checkpoint=last
+    local windows=(--stride "$stride")
+    [ "$experiment" != table_wikitext103_unbounded ] || windows=()
     run fwp-eval-lm "$folder/checkpoint_$checkpoint.pt" "$data" --split valid --split test \
-        --stride "$stride" --results "$results" || return 1
+        "${windows[@]}" --results "$results" || return 1
 }
 
 # What xargs starts: one cell, its output in a file of its own where several run at once.
@@ -131,8 +145,8 @@ run_language_models() {
         [ -z "$dry_run" ] || jobs=1
         [ "$jobs" = 1 ] || export OMP_NUM_THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
         export experiment setting results data jobs processes accumulate precision stride max_update
-        export wandb dry_run batch
-        export -f run run_cell run_cell_logged
+        export wandb dry_run
+        export -f run row_options row_batch run_cell run_cell_logged
         # xargs keeps the cells in the foreground, so that Ctrl-C reaches them.
         printf '%s\n' "${cells[@]}" | xargs -P "$jobs" -L 1 bash -c 'run_cell_logged "$@"' cell || status=1
     fi

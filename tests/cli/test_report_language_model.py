@@ -7,6 +7,7 @@ from fwp_fairseq.records import new_record, write_record
 from fwp_fairseq.reports import REPORTS, language_model_plot
 from fwp_fairseq.reports.language_model_results import load_results
 from fwp_fairseq.reports.table_wikitext103 import TABLE
+from fwp_fairseq.reports.table_wikitext103_unbounded import TABLE as UNBOUNDED
 
 
 def write(results, row, test, setting="small", seed=1, scale="paper", table="table_wikitext103", **metrics):
@@ -121,3 +122,40 @@ def test_records_that_cannot_be_shown_are_named_and_the_rest_reported(tmp_path, 
 def test_no_records_is_one_message(tmp_path, capsys):
     assert main(["table_wikitext103", "--results", str(tmp_path)]) == 1
     assert "no record of table_wikitext103" in capsys.readouterr().err
+
+
+# Unbounded context
+
+
+def write_unbounded(results, row, test, setting="medium", scale="paper"):
+    record = new_record(
+        "table_wikitext103_unbounded", row, 1, scale,
+        {"valid_ppl": test - 1, "test_ppl": test, "context": "stream", "stride": 384, "trained_tokens": 7200},
+        2000, 3600.0, 89_866_202, {}, cell=setting, state_size=131_072,
+        curves={"updates": [1000, 2000], "train_loss": [4.2, 4.1], "valid_loss": [4.0, 3.9],
+                "test_position": [64, 128, 1000], "test_position_loss": [4.4, 4.1, 3.9]},
+    )  # fmt: skip
+    write_record(results, record)
+
+
+def test_models_without_a_cut_context_stand_beside_the_papers_of_their_state_size(tmp_path):
+    for row, test in (("linear", 300.0), ("delta", 30.0), ("transformer_xl_1x", 60.0), ("transformer_xl_48x", 25.0)):
+        write_unbounded(tmp_path, row, test)
+    unbounded = part(tmp_path, "table_wikitext103_unbounded")
+    delta = next(line for line in unbounded.markdown.splitlines() if line.startswith("| delta (elu)"))
+    assert [cell.strip() for cell in delta.split("|")[2:8]] == ["29.00", "30.00", "27.8", "+1.20", "29.4", "+0.60"]
+    linear = next(line for line in unbounded.markdown.splitlines() if line.startswith("| linear"))
+    assert [cell.strip() for cell in linear.split("|")[2:8]] == ["299.00", "300.00", "", "", ">260", ""]
+    assert "read as one stream" in unbounded.markdown and "sliding window" not in unbounded.markdown
+    assert "65.7" in unbounded.markdown and "25.5" in unbounded.markdown
+    assert "delta (elu) 30.00, linear (elu, sum) 300.00: lower, as in the paper" in unbounded.markdown
+
+
+def test_the_loss_by_position_is_a_panel_of_its_own(tmp_path):
+    write_unbounded(tmp_path, "delta", 30.0)
+    [results], _ = load_results(tmp_path, UNBOUNDED, {}, None)
+    training, position = language_model_plot.draw(results).axes
+    assert "position in the test text" in position.get_xlabel() and position.get_xscale() == "log"
+    [line] = position.lines
+    assert list(line.get_xdata()) == [64, 128, 1000]
+    assert len(training.lines) == 1
