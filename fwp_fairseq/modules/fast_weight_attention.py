@@ -11,8 +11,10 @@ from torch import nn
 from fwp_fairseq.modules.feature_map import FeatureMap
 from fwp_fairseq.ops import (
     fast_weight_delta,
+    fast_weight_step,
     fast_weight_sum,
     normalized_fast_weight_delta,
+    normalized_fast_weight_step,
     normalized_fast_weight_sum,
     sum_normalize,
 )
@@ -113,8 +115,10 @@ def apply_rule(q, k, v, beta, state, attention_normalization: str, backend: str)
     """The delta rule, or with beta None the sum rule, over a sequence: (out, state after it).
 
     Shapes, dtypes and errors as for `fwp_fairseq.ops.fast_weight_delta`; where attention is normalised the state is
-    the pair (W, z).
+    the pair (W, z). A single position behind a state, as in decoding, takes the step of the rule, whatever the backend.
     """
+    if state is not None and q.shape[2] == 1:
+        return apply_step(q, k, v, beta, state, attention_normalization)
     if beta is None:
         rule = fast_weight_sum if attention_normalization == "none" else normalized_fast_weight_sum
         return rule(q, k, v, state=state, backend=backend)
@@ -123,3 +127,13 @@ def apply_rule(q, k, v, beta, state, attention_normalization: str, backend: str)
     return normalized_fast_weight_delta(
         q, k, v, beta, state=state, normalisation=attention_normalization, backend=backend
     )
+
+
+def apply_step(q, k, v, beta, state, attention_normalization: str):
+    q, k, v = (x.squeeze(2) for x in (q, k, v))
+    beta = None if beta is None else beta.squeeze(2)
+    if attention_normalization == "none":
+        out, state = fast_weight_step(state, q, k, v, beta)
+    else:
+        out, state = normalized_fast_weight_step(state, q, k, v, beta, attention_normalization)
+    return out.unsqueeze(2), state

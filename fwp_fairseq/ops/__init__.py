@@ -17,6 +17,7 @@ from fwp_fairseq.ops.feature_maps import (
 from fwp_fairseq.ops.fwm import fast_weight_fwm
 from fwp_fairseq.ops.normalisation import (
     normalized_fast_weight_delta,
+    normalized_fast_weight_step,
     normalized_fast_weight_sum,
 )
 from fwp_fairseq.ops.whole_sequence import read_normalized, sum_over_sequence
@@ -32,6 +33,7 @@ __all__ = [
     "favor_feature_map",
     "favor_random_matrix",
     "normalized_fast_weight_delta",
+    "normalized_fast_weight_step",
     "normalized_fast_weight_sum",
     "read_normalized",
     "sum_normalize",

@@ -7,7 +7,7 @@ throughout, since reads before the division grow with L beyond what float16 hold
 
 import torch
 
-from fwp_fairseq.ops.fast_weights import fast_weight_delta, fast_weight_sum
+from fwp_fairseq.ops.fast_weights import fast_weight_delta, fast_weight_step, fast_weight_sum
 from fwp_fairseq.ops.feature_maps import accumulation_dtype
 from fwp_fairseq.ops.validation import check_inputs, check_state
 
@@ -43,9 +43,7 @@ def normalized_fast_weight_delta(
     Arguments and errors as for ``fast_weight_delta``, but for ``state``, which is ``(W, z)`` or None.
     Returns ``(out, (W_L, z_L))``.
     """
-    if normalisation not in DELTA_NORMALISATIONS:
-        allowed = ", ".join(DELTA_NORMALISATIONS)
-        raise ValueError(f"normalisation: expected one of {allowed}, got {normalisation!r}")
+    _check_normalisation(normalisation, DELTA_NORMALISATIONS)
     check_inputs("B, H, L", q, k, v, beta=beta)
     out_dtype = v.dtype
     q, k, v, beta = _to_accumulation(q, k, v, beta)
@@ -65,6 +63,37 @@ def normalized_fast_weight_delta(
     read, weights = fast_weight_delta(q, k, v, beta, weights, backend)
     normaliser, sums = fast_weight_sum(q, k, ones, sums, backend)
     return (read / (normaliser + eps)).to(out_dtype), (weights, sums.squeeze(-1))
+
+
+def normalized_fast_weight_step(state, q, k, v, beta=None, normalisation="output", eps=1e-5):
+    """One step of the normalised sum rule (``beta=None``) or delta rule, for decoding.
+
+    ``q, k: (B, H, Dk)``, ``v: (B, H, Dv)``, ``beta: (B, H)``, ``state`` the pair ``(W, z)``. Returns
+    ``(out, (W, z))`` with ``out: (B, H, Dv)``. Errors as for ``fast_weight_step``.
+    """
+    _check_normalisation(normalisation, ("output",) if beta is None else DELTA_NORMALISATIONS)
+    check_inputs("B, H", q, k, v, **({} if beta is None else {"beta": beta}))
+    _check_pair(state, q, v)
+    weights, sums = state
+    out_dtype = v.dtype
+    q, k, v = _to_accumulation(q, k, v)
+    beta = None if beta is None else beta.to(v.dtype)
+    if normalisation == "both":
+        # as in the sequence form; where z is zero W is too, so that nothing is removed
+        divisor = _dot(sums, k) + eps
+        v, beta = v * divisor, beta / divisor.squeeze(-1)
+    read, weights = fast_weight_step(weights, q, k, v, beta)
+    sums = sums + k
+    return (read / (_dot(sums, q) + eps)).to(out_dtype), (weights, sums)
+
+
+def _check_normalisation(normalisation, allowed):
+    if normalisation not in allowed:
+        raise ValueError(f"normalisation: expected one of {', '.join(allowed)}, got {normalisation!r}")
+
+
+def _dot(x, y):
+    return (x * y).sum(-1, keepdim=True)
 
 
 def _to_accumulation(*tensors):

@@ -13,6 +13,7 @@ from fwp_fairseq.ops import (
     fast_weight_sum,
     fast_weights,
     normalized_fast_weight_delta,
+    normalized_fast_weight_step,
     normalized_fast_weight_sum,
 )
 
@@ -58,6 +59,10 @@ STATE = torch.zeros(2, 3, 4, 5)
          lambda: normalized_fast_weight_sum(Q, Q, V, (STATE, STATE))),
         ("normalisation: expected one of output, both, got 'none'",
          lambda: normalized_fast_weight_delta(Q, Q, V, BETA, normalisation="none")),
+        ("normalisation: expected one of output, got 'both'",
+         lambda: normalized_fast_weight_step((STATE, STATE[..., 0]), Q[:, :, 0], Q[:, :, 0], V[:, :, 0], None, "both")),
+        ("state[1]: expected shape (B, H, Dk) = (2, 3, 4), got (2, 3, 5)",
+         lambda: normalized_fast_weight_step((STATE, STATE[:, :, 0]), Q[:, :, 0], Q[:, :, 0], V[:, :, 0])),
         ("beta: expected shape (B, L) = (3, 10), got (10,)",
          lambda: fast_weight_fwm(Q[0], V[0], BETA[0, 0])),
     ],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fwp_fairseq.ops import normalized_fast_weight_delta, normalized_fast_weight_sum
+from fwp_fairseq.ops import normalized_fast_weight_delta, normalized_fast_weight_step, normalized_fast_weight_sum
 from fwp_fairseq.ops.reference import normalized_fast_weight_reference
 from tests.ops.rule_inputs import largest_relative_error, make_inputs
 
@@ -53,6 +53,31 @@ def test_a_sequence_in_pieces_equals_one_pass(kind):
         pieces.append(out)
     torch.testing.assert_close(torch.cat(pieces, dim=2), whole)
     torch.testing.assert_close(state, last)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_step_by_step_equals_the_whole_sequence(kind):
+    *inputs, _ = make_inputs("delta", length=70)
+    whole, last = run(kind, *inputs, None)
+    # from zeros, where the sequence form has a case of its own
+    state = (torch.zeros(2, 2, 8, 5, dtype=torch.float64), torch.zeros(2, 2, 8, dtype=torch.float64))
+    for t in range(70):
+        q, k, v, beta = (x[:, :, t] for x in inputs)
+        beta, mode = (None, "output") if kind == "sum" else (beta, kind)
+        given, before = state, [x.clone() for x in state]
+        out, state = normalized_fast_weight_step(given, q, k, v, beta, mode)
+        torch.testing.assert_close(out, whole[:, :, t], rtol=1e-9, atol=1e-11)
+        assert all(map(torch.equal, given, before))
+    torch.testing.assert_close(state, last, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_decoding_step_in_half_types_keeps_its_state_in_float32(kind):
+    *inputs, weights = make_inputs("delta", dtype=torch.float16)
+    q, k, v, beta = (x[:, :, 0] for x in inputs)
+    beta, mode = (None, "output") if kind == "sum" else (beta, kind)
+    out, (weights, sums) = normalized_fast_weight_step((weights, torch.ones(2, 2, 8)), q, k, v, beta, mode)
+    assert (out.dtype, weights.dtype, sums.dtype) == (torch.float16, torch.float32, torch.float32)
 
 
 @pytest.mark.parametrize("kind", KINDS)
