@@ -94,11 +94,8 @@ def load_model(checkpoint: Path, data: Path):
     from fairseq import checkpoint_utils
 
     import fwp_fairseq
-    from fwp_fairseq.tasks.language_modeling import (
-        FastWeightLanguageModelingTask,
-        dictionary_digest,
-        load_dictionary,
-    )
+    from fwp_fairseq.tasks.language_modeling import FastWeightLanguageModelingTask, load_dictionary
+    from fwp_fairseq.tasks.recorded_training import dictionary_digest
 
     fwp_fairseq.register()
     try:

@@ -48,6 +48,7 @@ class RecordedTraining:
 
     def __init__(self, cfg, *args, **kwargs):
         super().__init__(cfg, *args, **kwargs)
+        self.cfg = cfg  # tasks of fairseq's old kind have it as `args` alone
         self.rule = DivergenceRule(cfg.divergence_span)
         self.log = TrainingLog()
         self.diverged = None  # the reason, once there is one
@@ -142,8 +143,8 @@ class RecordedTraining:
     def check_dictionary(self, digest):
         if digest != dictionary_digest(*self.dictionaries):
             raise DataFolderError(
-                f"task.data={self.cfg.data}: its dictionary is not the one of the checkpoint; give the data it was "
-                "trained on, or another checkpoint.save_dir"
+                f"task.data={self.cfg.data}: its dictionary is not the one that the checkpoint was trained with; give the "
+                "data of that training, or to train anew another checkpoint.save_dir"
             )
 
 
