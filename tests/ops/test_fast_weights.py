@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from fwp_fairseq.ops import fast_weight_delta, fast_weight_step, fast_weight_sum
+import fwp_fairseq.ops.chunked_delta as chunked_delta_module
+import fwp_fairseq.ops.chunked_sum as chunked_sum_module
+from fwp_fairseq.ops import chunks, fast_weight_delta, fast_weight_step, fast_weight_sum
 from fwp_fairseq.ops.chunked_delta import chunked_delta
 from fwp_fairseq.ops.chunked_sum import chunked_sum
 from tests.ops.rule_inputs import (
@@ -24,6 +26,17 @@ SIZES = ((1, 1), (3, 70), (16, 16), (100, 33), (512, 8))
 def test_chunked_equals_reference_in_values_states_and_gradients(rule, length, key_size, value_size):
     inputs = make_inputs(rule, 1, 2, length, key_size, value_size)
     expected = outputs_and_gradients(rule, inputs, "reference")
+    assert largest_relative_error(outputs_and_gradients(rule, inputs, "torch"), expected) < 1e-11
+
+
+@both_rules
+@pytest.mark.parametrize("chunks_at_once", [1, 3])
+def test_a_sequence_too_long_for_one_batch_of_chunks_is_the_same(rule, chunks_at_once, monkeypatch):
+    inputs = make_inputs(rule, 2, 1, 200, 5, 3)
+    expected = outputs_and_gradients(rule, inputs, "reference")
+    module = {"sum": chunked_sum_module, "delta": chunked_delta_module}[rule]
+    monkeypatch.setattr(chunks, "_SPAN_NUMBERS", 10 * chunks_at_once)
+    monkeypatch.setattr(module, "cut_into_spans", lambda length, chunk, _: chunks.cut_into_spans(length, chunk, 10))
     assert largest_relative_error(outputs_and_gradients(rule, inputs, "torch"), expected) < 1e-11
 
 
