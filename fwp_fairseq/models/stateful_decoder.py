@@ -19,7 +19,7 @@ class StatefulDecoder(FairseqIncrementalDecoder):
 
     def forward(self, prev_output_tokens, encoder_out=None, incremental_state=None, state=None, src_lengths=None):
         """Symbols (B, L) -> hidden states (B, L, d_model), which `adaptive_softmax` turns into probabilities, and
-        {"state": the state after the last symbol}.
+        {"state": the state after the last symbol, "attn": None}, the second for fairseq's generator.
 
         state: what an earlier call returned, to go on from there, or None for a fresh start. Padding may only follow
         a text, and then the state is not to be used. With fairseq's `incremental_state` only the symbols that are new
@@ -32,13 +32,13 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         if state is not None:
             check_layers(state, len(self.layers))
         hidden, state = self.read(prev_output_tokens, state)
-        return hidden, {"state": state}
+        return hidden, {"state": state, "attn": None}
 
     def read_on(self, tokens, incremental_state):
         kept = self.get_incremental_state(incremental_state, "text") or {"state": None, "read": 0}
         hidden, state = self.read(tokens[:, kept["read"] :], kept["state"])
         self.set_incremental_state(incremental_state, "text", {"state": state, "read": tokens.shape[1]})
-        return hidden, {"state": state}
+        return hidden, {"state": state, "attn": None}
 
     def reorder_incremental_state(self, incremental_state, new_order):
         """Called by beam search when hypotheses change places."""

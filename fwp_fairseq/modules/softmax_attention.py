@@ -33,8 +33,11 @@ class SoftmaxAttention(nn.Module):
         return self.output_projection(read.transpose(1, 2).reshape(batch, length, d_model)), (k, v)
 
     def with_earlier(self, state, k, v):
-        expected = (k.shape[0], self.heads, "T", self.d_head)
-        for tensor in state:
-            if tensor.dim() != 4 or (*tensor.shape[:2], "T", tensor.shape[3]) != expected:
-                raise ValueError(f"state: expected keys and values of shape {expected}, got {tuple(tensor.shape)}")
+        expected = f"expected keys and values of shape ({k.shape[0]}, {self.heads}, T, {self.d_head}) in {k.dtype}"
+        if not isinstance(state, tuple) or len(state) != 2:
+            raise ValueError(f"state: {expected}, got {type(state).__name__}")
+        like = (k.shape[0], self.heads, *state[0].shape[2:3], self.d_head)
+        if any((x.shape, x.dtype, x.device) != (like, k.dtype, k.device) for x in state):
+            got = " and ".join(f"{tuple(x.shape)} in {x.dtype} on {x.device}" for x in state)
+            raise ValueError(f"state: {expected} on {k.device}, got {got}")
         return torch.cat((state[0], k), dim=2), torch.cat((state[1], v), dim=2)
