@@ -3,9 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import get_context
 from typing import TypeVar
+
+from stages import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -20,7 +23,7 @@ def batches(items: Iterable[Item], size: int = 1000) -> Iterator[list[Item]]:
 
 
 def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """`map(work, items)` by so many processes. `work` must be picklable; its exceptions are raised here.
+    """`map(work, items)` by so many processes. `work` must be picklable; its exceptions are raised here, and DataError if a process dies.
 
     `Pool.imap` and `Executor.map` read all items ahead, whatever the results' consumer does: a corpus
     would be in memory as a whole.
@@ -38,5 +41,7 @@ def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], workers: 
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise DataError("a worker process was killed, perhaps for want of memory: try fewer --workers") from error
         finally:
             pool.shutdown(cancel_futures=True)

@@ -167,7 +167,7 @@ def write_tokenised(corpora: dict[str, list[Path]], settings: Settings, folder: 
     }
     tokenise, kept = functools.partial(tokenise_batch, settings.protected), {}
     for split, paths in corpora.items():
-        results = ordered_map(tokenise, batches(pair for path in paths for pair in read_pairs(path)), workers)
+        results = ordered_map(tokenise, batches(pair for path in paths for pair in read_pairs(path)), workers if split == "train" else 1)
         remember = split == "train" and settings.drop_duplicates
         with closing(SeenPairs()) if remember else nullcontext() as seen:
             verdict = functools.partial(why_no_pair, seen) if split == "train" else lambda pair: None
@@ -244,7 +244,7 @@ def write_pieces(tokenised: Path, settings: Settings, folder: Path, workers: int
 
     encode = functools.partial(encode_batch, str(model))
     for split, pairs in report["kept"].items():
-        results = ordered_map(encode, batches(read_pairs(tokenised / split)), workers)
+        results = ordered_map(encode, batches(read_pairs(tokenised / split)), workers if split == "train" else 1)
         counts = write_pairs(results, why_unfit if split == "train" else lambda pair: None, folder / split, "subwords", pairs)
         report["kept"][split] = counts["kept"]
         if split == "train":
