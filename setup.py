@@ -31,7 +31,9 @@ setup(
     entry_points={
         "console_scripts": [
             "fwp-eval-lm=fwp_fairseq.cli.eval_lm:main",
+            "fwp-generate=fwp_fairseq.cli.generate:main",
             "fwp-bleu=fwp_fairseq.cli.bleu:main",
+            "fwp-eval-translation=fwp_fairseq.cli.eval_translation:main",
             "fwp-report=fwp_fairseq.cli.report:main",
             "fwp-bench=fwp_fairseq.cli.bench:main",
             "fwp-sweep=fwp_fairseq.cli.sweep:main",

@@ -3,12 +3,12 @@
 import argparse
 import json
 import math
-import pickle
 import sys
 import time
 from pathlib import Path
 
 from fwp_fairseq import records
+from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_model
 
 DESCRIPTION = """\
 Perplexity of a language model with a sliding window: every token of the split
@@ -42,7 +42,7 @@ def main(argv=None) -> int:
     try:
         evaluate(options)
     # ValueError: what the package raises for settings and data that do not fit
-    except (EvaluationError, records.RecordError, ValueError) as error:
+    except (EvaluationError, ModelError, records.RecordError, ValueError) as error:
         print(f"fwp-eval-lm: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -52,8 +52,7 @@ def main(argv=None) -> int:
 
 
 def evaluate(options) -> None:
-    if not options.checkpoint.is_file():  # ahead of loading fairseq, which takes seconds
-        raise EvaluationError(f"{options.checkpoint}: no such file; name a checkpoint_best.pt of a training")
+    check_checkpoint(options.checkpoint)
     from fwp_fairseq.sliding_window import check_window
     from fwp_fairseq.tasks.language_model_record import language_model_record
     from fwp_fairseq.tasks.training_log import read_training_log
@@ -86,38 +85,6 @@ def evaluate(options) -> None:
     if log is not None:
         record = language_model_record(cfg, model, dictionary, log, metrics, curves)
         print(f"record: {records.write_record(options.results, record)}")
-
-
-def load_model(checkpoint: Path, data: Path):
-    """Configuration, model and dictionary; EvaluationError or ValueError where they do not go together."""
-    import torch
-    from fairseq import checkpoint_utils
-
-    import fwp_fairseq
-    from fwp_fairseq.tasks.language_modeling import FastWeightLanguageModelingTask, load_dictionary
-    from fwp_fairseq.tasks.recorded_training import dictionary_digest
-
-    fwp_fairseq.register()
-    try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
-    except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise EvaluationError(
-            f"{checkpoint} cannot be read ({reason}): it is no checkpoint, or was cut off while it was written"
-        )
-    cfg = state.get("cfg")
-    if cfg is None or getattr(cfg.task, "_name", None) != "fwp_language_modeling":
-        raise EvaluationError(f"{checkpoint} is not a language model of this package")
-    dictionary = load_dictionary(str(data))
-    trained_with = state["extra_state"].get(FastWeightLanguageModelingTask.__name__, {}).get("dictionary")
-    if trained_with != dictionary_digest(dictionary):
-        raise EvaluationError(
-            f"{data}/dict.txt ({len(dictionary):,} symbols) is not the dictionary that {checkpoint} was trained with; "
-            "name the data folder of that training"
-        )
-    model = FastWeightLanguageModelingTask(cfg.task, dictionary).build_model(cfg.model)
-    model.load_state_dict(state["model"], strict=True, model_cfg=cfg.model)
-    return cfg, model.to("cuda" if torch.cuda.is_available() else "cpu"), dictionary
 
 
 def read_split(data: Path, split: str, dictionary):

@@ -113,6 +113,7 @@ class TokenStream(FairseqDataset):
             target[row, :length] = text[1:]
         segment, first_row, _ = samples[0]
         return {
+            "id": torch.tensor([step * self.rows + row for step, row, _ in samples]),
             "segment": segment,
             "first_row": first_row,
             "net_input": {"src_tokens": source, "src_lengths": torch.tensor(lengths)},

@@ -5,6 +5,7 @@ Perplexities are computed, and the record written, by `fwp-eval-lm` from the che
 stands in `training.json` beside the checkpoints.
 """
 
+import logging
 import os
 from dataclasses import dataclass, field
 from typing import List, Optional
@@ -16,8 +17,11 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageMode
 from omegaconf import II
 
 from fwp_fairseq.data.token_stream import DataFolderError, TokenStream, load_tokens
+from fwp_fairseq.models.tempered import TemperedEnsemble
 from fwp_fairseq.tasks.carried_state import CarriedState
 from fwp_fairseq.tasks.recorded_training import RecordedTraining, RecordedTrainingConfig, begin_recorded_training
+
+logger = logging.getLogger(__name__)
 
 ORDERS = ("stream", "blocks")
 
@@ -111,6 +115,30 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
                 "model._name=fwp_transformer_xl"
             )
         return model
+
+    # Generation by fairseq-generate and fairseq-interactive
+
+    def build_generator(self, models, *args, **kwargs):
+        return super().build_generator(TemperedEnsemble(models), *args, **kwargs)
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """Texts go on from the prefix, or the source, up to its first end of line, which the generator would take for
+        the end of the text."""
+        eos = self.dictionary.eos()
+        if prefix_tokens is None:
+            prefix_tokens = sample["net_input"]["src_tokens"]
+            if (prefix_tokens[:, 0] == eos).all():
+                prefix_tokens = prefix_tokens[:, 1:]
+        ended = (prefix_tokens == eos).cumsum(dim=1) > 0
+        prefix_tokens = prefix_tokens.masked_fill(ended, self.dictionary.pad())
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+
+    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
+        words = {word for line in lines for word in encode_fn(line).split()}
+        unknown = sorted(words - set(self.dictionary.indices))
+        if unknown:
+            logger.warning("read as %s, not in dict.txt: %s", self.dictionary.unk_word, " ".join(unknown))
+        return super().get_interactive_tokens_and_lengths(lines, encode_fn)
 
     # Training
 
