@@ -4,7 +4,7 @@ import hashlib
 import random
 
 import pytest
-from download import RemoteFile, fetch
+from download import RemoteFile, fetch, obtain
 from stages import DataError
 from trouble import small_disk
 
@@ -95,6 +95,17 @@ def test_a_wrong_checksum_is_refused_and_the_next_mirror_tried(server, tmp_path)
         fetch(remote(server.url("/wrong")), tmp_path)
     assert not list(tmp_path.iterdir())
     assert fetch(remote(server.url("/wrong"), server.url("/good")), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_file_of_which_only_the_md5_is_known_is_checked_and_resumed(server, tmp_path):
+    server.files["/good"] = CONTENT
+    known = RemoteFile("file.bin", (server.url("/good"),), md5=hashlib.md5(CONTENT).hexdigest())
+    (tmp_path / "file.bin.part").write_bytes(CONTENT[:123_456])
+    assert fetch(known, tmp_path).read_bytes() == CONTENT
+    assert server.requests == [("/good", "bytes=123456-")]
+    (tmp_path / "mine.bin").write_bytes(CONTENT[::-1])
+    with pytest.raises(DataError, match=f"mine.bin has md5 .*, expected {known.md5}"):
+        obtain(known, tmp_path, str(tmp_path / "mine.bin"))
 
 
 def test_a_part_longer_than_the_file_does_not_block_the_download(server, tmp_path):
