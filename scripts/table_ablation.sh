@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The paper's ablation of the delta rule: positions, attention normalisation, sum normalisation.
 source "$(dirname "$(readlink -f "$0")")/lib/environment.sh"
+source scripts/lib/training.sh
 source scripts/lib/language_model.sh
 
 experiment=table_wikitext103_ablation
@@ -8,6 +9,7 @@ all_rows="positions_none positions_output positions_both no_positions_none no_po
 no_positions_both no_sum_normalization"
 setting=medium
 all_settings="small medium mini"
+extra_options=stride
 
 row_options() {
     options=(row=delta "+ablation=$1")
@@ -49,4 +51,4 @@ for argument in "$@"; do
     case $argument in -h | --help) usage && exit ;; esac
 done
 
-run_language_models "$@"
+run_table "$@"

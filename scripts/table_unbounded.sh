@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The paper's unbounded-context table: fast weights carried through the whole text, and Transformer-XL.
 source "$(dirname "$(readlink -f "$0")")/lib/environment.sh"
+source scripts/lib/training.sh
 source scripts/lib/language_model.sh
 
 experiment=table_wikitext103_unbounded
@@ -51,4 +52,4 @@ for argument in "$@"; do
     case $argument in -h | --help) usage && exit ;; esac
 done
 
-run_language_models "$@"
+run_table "$@"

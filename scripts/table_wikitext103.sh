@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # The paper's language modelling table: perplexity on WikiText-103 for each update rule and feature map.
 source "$(dirname "$(readlink -f "$0")")/lib/environment.sh"
+source scripts/lib/training.sh
 source scripts/lib/language_model.sh
 
 experiment=table_wikitext103
 all_rows="transformer linear delta performer performer_delta dpfp_sum dpfp_delta"
 setting=small
 all_settings="small medium mini"
+extra_options=stride
 
 row_options() {
     options=("row=$1")
@@ -46,4 +48,4 @@ for argument in "$@"; do
     case $argument in -h | --help) usage && exit ;; esac
 done
 
-run_language_models "$@"
+run_table "$@"

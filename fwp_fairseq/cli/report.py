@@ -22,6 +22,7 @@ reports:
                       language models: positions and normalisations of the delta rule
   table_wikitext103_unbounded
                       language models: context never cut, beside Transformer-XL
+  table_wmt14         translation: BLEU of each row, with samples
 
 examples:
   fwp-report figure_capacity

@@ -11,6 +11,7 @@ from fwp_fairseq.reports import (
     table_wikitext103,
     table_wikitext103_ablation,
     table_wikitext103_unbounded,
+    table_wmt14,
 )
 from fwp_fairseq.reports.report import Part, Report, ReportError
 
@@ -21,6 +22,7 @@ REPORTS = {
     "table_wikitext103": table_wikitext103.build,
     "table_wikitext103_ablation": table_wikitext103_ablation.build,
     "table_wikitext103_unbounded": table_wikitext103_unbounded.build,
+    "table_wmt14": table_wmt14.build,
 }
 
 __all__ = ["REPORTS", "Part", "Report", "ReportError"]

@@ -32,27 +32,34 @@ def paper_finding(results_dir, name):
 
 
 @dataclass(frozen=True)
-class PaperPerplexities:
-    """Of one row, in the paper: a number, a text such as ">260", or None where our sources give none."""
+class PaperScores:
+    """Of one row, in the paper: perplexity or BLEU as a number, a text such as ">260", or None where our sources give
+    none."""
 
     valid: float | str | None
     test: float | str | None
 
 
 def paper_perplexities(results_dir, name):
-    """{(setting, row): PaperPerplexities} of the paper's language modelling table `name`."""
+    """{(setting, row): PaperScores} of the paper's language modelling table `name`."""
     facts = yaml.safe_load(_published_file(results_dir, "paper.yaml").read_text(encoding="utf-8"))
     return {
-        (setting, line["row"]): PaperPerplexities(line["valid"], line["test"])
+        (setting, line["row"]): PaperScores(line["valid"], line["test"])
         for setting, lines in facts[name].items()
         for line in lines
     }
 
 
 def paper_unbounded(results_dir, name):
-    """{(row, state size as "0.13M"): PaperPerplexities} of the paper's table of unbounded context."""
+    """{(row, state size as "0.13M"): PaperScores} of the paper's table of unbounded context."""
     facts = yaml.safe_load(_published_file(results_dir, "paper.yaml").read_text(encoding="utf-8"))
-    return {(line["row"], line["state_size"]): PaperPerplexities(line["valid"], line["test"]) for line in facts[name]}
+    return {(line["row"], line["state_size"]): PaperScores(line["valid"], line["test"]) for line in facts[name]}
+
+
+def paper_bleu(results_dir):
+    """{row: PaperScores} of the paper's translation table."""
+    facts = yaml.safe_load(_published_file(results_dir, "paper.yaml").read_text(encoding="utf-8"))
+    return {line["row"]: PaperScores(line["valid"], line["test"]) for line in facts["table_wmt14_en_de"]}
 
 
 def authors_synthetic(results_dir, figure):

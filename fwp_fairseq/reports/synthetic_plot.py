@@ -8,8 +8,8 @@ from fwp_fairseq.reports.synthetic_results import mean
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; their yellow, too pale for a
 # line on white, is replaced by grey.
-COLOURS = ("#000000", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#8C8C8C")
-MARKERS = ("o", "s", "^", "v", "D", "P", "*", "h")
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#8C8C8C", "#A6761D")
+MARKERS = ("o", "s", "^", "v", "D", "P", "*", "h", "<")
 AUTHORS_LINE = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "alpha": 0.75}
 NAN_ROW = 0.035  # height of one row of crosses above the axes, as a share of the axes' height
 

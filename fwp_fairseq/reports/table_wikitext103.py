@@ -1,10 +1,9 @@
 """Table "WikiText-103": perplexity of the small and medium language models (section 6.3)."""
 
-from fwp_fairseq.reports.language_model import build_language_model
-from fwp_fairseq.reports.language_model_results import LanguageModelTable
+from fwp_fairseq.reports.language_model import build_language_model, language_model_table_of
 from fwp_fairseq.reports.published import paper_perplexities
 
-TABLE = LanguageModelTable(
+TABLE = language_model_table_of(
     name="table_wikitext103",
     title="Language modelling: update rules and feature maps",
     rows={

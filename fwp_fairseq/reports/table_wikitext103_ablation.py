@@ -1,10 +1,9 @@
 """Table "ablation": the delta rule without positions, with attention normalisation, without sum normalisation."""
 
-from fwp_fairseq.reports.language_model import build_language_model
-from fwp_fairseq.reports.language_model_results import LanguageModelTable
+from fwp_fairseq.reports.language_model import build_language_model, language_model_table_of
 from fwp_fairseq.reports.published import paper_finding
 
-TABLE = LanguageModelTable(
+TABLE = language_model_table_of(
     name="table_wikitext103_ablation",
     title="Ablation of the delta rule",
     rows={

@@ -1,10 +1,9 @@
 """Table "unbounded": fast weights carried through the whole text beside Transformer-XLs of several state sizes."""
 
-from fwp_fairseq.reports.language_model import build_language_model
-from fwp_fairseq.reports.language_model_results import LanguageModelTable
+from fwp_fairseq.reports.language_model import build_language_model, language_model_table_of
 from fwp_fairseq.reports.published import paper_unbounded
 
-TABLE = LanguageModelTable(
+TABLE = language_model_table_of(
     name="table_wikitext103_unbounded",
     title="Unbounded context: the state goes on, no text is cut",
     rows={

@@ -4,10 +4,10 @@ import pytest
 
 from fwp_fairseq.cli.report import main
 from fwp_fairseq.records import new_record, write_record
-from fwp_fairseq.reports import REPORTS, language_model_plot
-from fwp_fairseq.reports.language_model_results import load_results
+from fwp_fairseq.reports import REPORTS, training_plot
 from fwp_fairseq.reports.table_wikitext103 import TABLE
 from fwp_fairseq.reports.table_wikitext103_unbounded import TABLE as UNBOUNDED
+from fwp_fairseq.reports.training_results import load_results
 
 
 def write(results, row, test, setting="small", seed=1, scale="paper", table="table_wikitext103", **metrics):
@@ -99,7 +99,7 @@ def test_the_picture_has_a_line_a_run_and_a_cross_where_one_diverged(tmp_path):
     write(tmp_path, "delta", 36.0)
     write(tmp_path, "linear", None)
     [results], _ = load_results(tmp_path, TABLE, {}, None)
-    [axes] = language_model_plot.draw(results).axes
+    [axes] = training_plot.draw(results).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["delta (elu)"].get_xdata()) == [1000, 2000]
     assert lines["delta (elu)"].get_ydata()[1] == pytest.approx(49.40, abs=0.01)
@@ -154,7 +154,7 @@ def test_models_without_a_cut_context_stand_beside_the_papers_of_their_state_siz
 def test_the_loss_by_position_is_a_panel_of_its_own(tmp_path):
     write_unbounded(tmp_path, "delta", 30.0)
     [results], _ = load_results(tmp_path, UNBOUNDED, {}, None)
-    training, position = language_model_plot.draw(results).axes
+    training, position = training_plot.draw(results).axes
     assert "position in the test text" in position.get_xlabel() and position.get_xscale() == "log"
     [line] = position.lines
     assert list(line.get_xdata()) == [64, 128, 1000]

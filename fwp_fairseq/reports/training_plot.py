@@ -1,10 +1,9 @@
-"""Picture of a language modelling table: validation perplexity during training, and perplexity by position in the text
-where that was measured; a column of panels for each setting."""
+"""Picture of a table of trainings: the validation loss during training, and perplexity by position in the text where
+that was measured; a column of panels for each setting."""
 
 import io
 import math
 
-from fwp_fairseq.reports.language_model_results import SETTINGS
 from fwp_fairseq.reports.report import ReportError
 from fwp_fairseq.reports.synthetic_plot import COLOURS, MARKERS
 
@@ -35,8 +34,8 @@ def draw(results):
             _draw_row(panels[0, column], results, setting, row, colour, marker)
             if by_position:
                 _draw_positions(panels[1, column], results, setting, row, colour)
-        _name_axes(panels[0, column], "updates", "validation perplexity")
-        panels[0, column].set_title(SETTINGS[setting], fontsize=10)
+        _name_axes(panels[0, column], "updates", results.table.curve)
+        panels[0, column].set_title(results.table.settings[setting], fontsize=10)
         if by_position:
             panels[1, column].set_xscale("log")
             _name_axes(panels[1, column], "position in the test text (tokens)", "perplexity of the span up to there")

@@ -1,35 +1,31 @@
-"""What the records of a language modelling table say: the outcome of each row in each setting, by scale."""
+"""What the records of a table of trainings say: the outcome of each row in each setting, by scale."""
 
 from dataclasses import dataclass, field
 
 from fwp_fairseq.records import SCALES, read_records, record_path, runs_dir
 from fwp_fairseq.reports.report import ReportError
 
-SETTINGS = {
-    "small": "small: D = 128, segments of 256 tokens",
-    "medium": "medium: D = 256, segments of 384 tokens",
-    "mini": "mini: D = 64, segments of 128 tokens, documentation corpus in 2,000 subwords",
-}
-NUMBERS = ("valid_ppl", "test_ppl")
-
-
 @dataclass(frozen=True)
-class LanguageModelTable:
-    """A table of language models. rows: name in the records -> label; lower: pairs of rows of which the paper finds
-    the first to have the lower perplexity."""
+class TrainingTable:
+    """A table of trainings. rows and settings: name in the records -> label; numbers: the metrics that a finished run
+    must have; lower: pairs of rows of which the paper finds the first to have the lower perplexity."""
 
     name: str
     title: str
     rows: dict
+    settings: dict
+    numbers: tuple
     lower: tuple = ()
+    curve: str = "validation perplexity"
     expected_to_diverge: tuple = ()
 
 
 @dataclass
 class Results:
-    """The runs of one scale: {(setting, row): records, one a seed}; published: {(setting, row): PaperPerplexities}."""
+    """The runs of one scale: {(setting, row): records, one a seed}; published: {(setting, row): what the
+    paper has there}."""
 
-    table: LanguageModelTable
+    table: TrainingTable
     scale: str
     runs: dict
     published: dict = field(default_factory=dict)
@@ -41,7 +37,7 @@ class Results:
 
     @property
     def settings(self):
-        return [setting for setting in SETTINGS if any(key[0] == setting for key in self.runs)]
+        return [setting for setting in self.table.settings if any(key[0] == setting for key in self.runs)]
 
     @property
     def records(self):
@@ -87,10 +83,10 @@ def _what_is_wrong(record, table):
     """Why a valid record cannot be shown in this table; None where it can."""
     if record["row"] not in table.rows:
         return f"row: expected one of {', '.join(table.rows)}, got {record['row']!r}"
-    if record["cell"] not in SETTINGS:
-        return f"cell: expected one of {', '.join(SETTINGS)}, got {record['cell']!r}"
-    for metric in NUMBERS if record["status"] == "finished" else ():
+    if record["cell"] not in table.settings:
+        return f"cell: expected one of {', '.join(table.settings)}, got {record['cell']!r}"
+    for metric in table.numbers if record["status"] == "finished" else ():
         value = record["metrics"].get(metric)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return f"metrics: {metric} must be a number, got {value!r}; evaluate both splits with fwp-eval-lm"
+            return f"metrics: {metric} must be a number, got {value!r}; evaluate both splits, as the table's script does"
     return None

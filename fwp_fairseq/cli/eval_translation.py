@@ -1,0 +1,161 @@
+"""`fwp-eval-translation CHECKPOINT DATA`: translates splits with fairseq-generate, scores them, writes the run's record."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from fwp_fairseq import records
+from fwp_fairseq.bleu import BleuError, read_hypotheses, read_lines, read_references, score
+from fwp_fairseq.cli.bleu import write_whole
+
+DESCRIPTION = """\
+Translate splits of a data folder with a trained model, by fairseq-generate with
+beam search, and compute both kinds of BLEU (see fwp-bleu). Every sentence must
+come out exactly once."""
+
+EPILOG = """\
+examples:
+  fwp-eval-translation runs/.../checkpoint_best.pt data/mini_mt/data-bin
+  fwp-eval-translation runs/.../checkpoint_best.pt data/wmt14_en_de/data-bin \\
+      --split valid --split test --results results
+
+What fairseq-generate prints is kept as generate-SPLIT.txt beside the checkpoint.
+With --results the run's record is written below DIR/runs, and beside it the
+hypotheses and some samples; that needs the training.json of the training. A run
+that diverged gets its record without translations. Exit status: 0 done,
+1 something is wrong with the checkpoint or the data, 2 wrong arguments."""
+
+SAMPLES = 10
+
+
+class EvaluationError(Exception):
+    """What stands in the way of an evaluation, and the remedy."""
+
+
+def main(argv=None) -> int:
+    """Run the command; returns its exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        evaluate(options)
+    # ValueError: what the package raises for settings and data that do not fit
+    except (EvaluationError, BleuError, records.RecordError, ValueError) as error:
+        print(f"fwp-eval-translation: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; no record was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+def evaluate(options) -> None:
+    if not options.checkpoint.is_file():  # ahead of loading fairseq, which takes seconds
+        raise EvaluationError(f"{options.checkpoint}: no such file; name a checkpoint_best.pt of a training")
+    splits = options.split or ["test"]
+    references = {split: read_references(options.data, split) for split in splits}
+    from fwp_fairseq.tasks.training_log import read_training_log
+    from fwp_fairseq.tasks.translation_record import translation_record
+
+    log = None
+    if options.results is not None:
+        records.check_writable(options.results)
+        log = read_training_log(options.checkpoint.parent)
+        if log is None:
+            raise EvaluationError(f"{options.checkpoint.parent}: no training.json there, so no record can be written")
+    cfg, model = load_model(options.checkpoint, options.data)
+    metrics, hypotheses = {}, {}
+    if log is None or log["status"] != "diverged":
+        metrics = {"beam": options.beam, "length_penalty": options.lenpen}
+        for split, (lines, language) in references.items():
+            started = time.monotonic()
+            generated = translate(options, split)
+            hypotheses[split] = read_hypotheses(generated, split, len(lines), language)
+            scores = score(hypotheses[split], lines, language)
+            print(f"{split}: {scores['bleu']:.2f} sacreBLEU ({scores['bleu_signature']})")
+            print(f"{split}: {scores['bleu_compound_split']:.2f} tokenised, compounds split", flush=True)
+            metrics |= {f"{split}_{name}": value for name, value in scores.items()}
+            metrics[f"{split}_seconds"] = round(time.monotonic() - started, 1)
+    if log is not None:
+        record = translation_record(cfg, model, log, metrics, mean_lengths(options.data, splits[-1]))
+        path = records.record_path(options.results, record["experiment"], record["row"], record["seed"], record["cell"])
+        for split, lines in hypotheses.items():  # ahead of the record, which says that all is there
+            write_whole(path.with_suffix(f".{split}.txt"), "".join(f"{line}\n" for line in lines))
+        if hypotheses:
+            write_samples(path.with_suffix(".samples.tsv"), options.data, splits[-1], references, hypotheses)
+        print(f"record: {records.write_record(options.results, record)}")
+
+
+def load_model(checkpoint: Path, data: Path):
+    """Configuration and model; EvaluationError or ValueError where checkpoint and data do not go together."""
+    import pickle
+
+    from fairseq import checkpoint_utils
+
+    import fwp_fairseq
+
+    fwp_fairseq.register()
+    try:
+        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
+    except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise EvaluationError(
+            f"{checkpoint} cannot be read ({reason}): it is no checkpoint, or was cut off while it was written"
+        )
+    if cfg.task._name != "fwp_translation":
+        raise EvaluationError(f"{checkpoint} is not a translation model of this package")
+    return cfg, models[0]
+
+
+def translate(options, split: str) -> Path:
+    """Runs fairseq-generate on a split; the file with what it printed."""
+    from fairseq import options as fairseq_options
+    from fairseq_cli.generate import main as generate
+
+    folder = options.checkpoint.parent
+    arguments = [str(options.data), "--task", "fwp_translation", "--path", str(options.checkpoint), "--gen-subset", split]
+    arguments += ["--beam", str(options.beam), "--lenpen", str(options.lenpen), "--max-tokens", str(options.max_tokens)]
+    # without it fairseq leaves out the sentences of a ragged last batch
+    arguments += ["--required-batch-size-multiple", "1", "--results-path", str(folder)]
+    parser = fairseq_options.get_generation_parser()
+    generate(fairseq_options.parse_args_and_arch(parser, arguments))
+    return folder / f"generate-{split}.txt"
+
+
+def mean_lengths(data: Path, split: str) -> tuple:
+    """Mean source and target tokens of a sentence, whole numbers, from the data folder's text_stats.json."""
+    stats = json.loads((data / "text_stats.json").read_text())[split]
+    source, target = (count for name, count in stats.items() if name.endswith("_tokens"))
+    return round(source / stats["pairs"]), round(target / stats["pairs"])
+
+
+def write_samples(path: Path, data: Path, split: str, references: dict, hypotheses: dict) -> None:
+    """Evenly spaced sentences of a split: source, reference and hypothesis, separated by tabs."""
+    lines, language = references[split]
+    [source] = [file for file in data.glob(f"src.{split}.*")]
+    sources = read_lines(source)
+    chosen = range(0, len(lines), max(1, len(lines) // SAMPLES))[:SAMPLES]
+    table = [(sources[i], lines[i], hypotheses[split][i]) for i in chosen]
+    rows = [("source", "reference", "hypothesis"), *table]
+    write_whole(path, "".join("\t".join(cell.replace("\t", " ") for cell in row) + "\n" for row in rows))
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="fwp-eval-translation",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint of fwp_translation")
+    parser.add_argument("data", type=Path, metavar="DATA", help="data-bin folder, with the dictionaries of the training")
+    parser.add_argument("--split", action="append", metavar="NAME", help="which split; may be repeated (default: test)")
+    parser.add_argument("--beam", type=int, default=4, metavar="N", help="hypotheses kept at a time (default: 4)")
+    parser.add_argument("--lenpen", type=float, default=0.6, metavar="X", help="length penalty (default: 0.6)")
+    parser.add_argument("--max-tokens", type=int, default=4000, metavar="N", help="source tokens at once (default: 4000)")
+    parser.add_argument("--results", metavar="DIR", help="write the run's record below DIR/runs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
