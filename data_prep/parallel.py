@@ -1,5 +1,6 @@
 """Work on batches in several processes, results in order, with a bounded number of batches in memory."""
 
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -23,16 +24,18 @@ def batches(items: Iterable[Item], size: int = 1000) -> Iterator[list[Item]]:
 
 
 def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """`map(work, items)` by so many processes. `work` must be picklable; its exceptions are raised here, and DataError if a process dies.
+    """`map(work, items)` by so many processes. `work` must be picklable.
 
-    `Pool.imap` and `Executor.map` read all items ahead, whatever the results' consumer does: a corpus
+    Its exceptions are raised here, and DataError if a process dies. `Pool.imap` and `Executor.map` read all items ahead, whatever the results' consumer does: a corpus
     would be in memory as a whole.
     """
     if workers == 1:
         yield from map(work, items)
         return
     # Not forked: the parent may hold threads and locks of torch.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    # Ctrl-C is for the parent, which ends the others.
+    with ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         waiting = deque()
         try:
             for item in items:

@@ -12,7 +12,7 @@ PARTS = re.compile(r'<(doc)\b|<seg\b[^>]*\bid\s*=\s*"?([^\s">]+)"?[^>]*>(.*?)</s
 def read_sgm(path: Path) -> list[tuple[tuple[int, str], str]]:
     """Each segment in order: (number of its document, its id), and its text in one line, entities resolved.
 
-    DataError if the file is not UTF-8 or holds a segment that does not end.
+    DataError if the file is not UTF-8, has no segment, or one that does not end.
     """
     data = path.read_bytes()
     try:
@@ -26,6 +26,7 @@ def read_sgm(path: Path) -> list[tuple[tuple[int, str], str]]:
             document += 1
         else:
             segments.append(((document, number), " ".join(html.unescape(sentence).split())))
-    if len(segments) != (opened := len(re.findall(r"<seg\b", text, re.IGNORECASE))):
+    opened = len(re.findall(r"<seg\b", text, re.IGNORECASE))
+    if not segments or len(segments) != opened:
         raise DataError(f"{path.name}: {opened} segments begin, {len(segments)} are whole; fetch the archive again")
     return segments

@@ -37,7 +37,9 @@ def learn_subwords(
         )  # fmt: skip
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2].strip()
-        raise DataError(f"no {vocabulary:,} subwords can be learnt from {total:,} pairs ({reason}); choose another --vocab") from error
+        raise DataError(
+            f"no {vocabulary:,} subwords can be learnt from {total:,} pairs ({reason}); choose another --vocab"
+        ) from error
     return model.getvalue()
 
 
@@ -54,7 +56,10 @@ def encode_batch(model: str, pairs: list[tuple[bytes, ...]]) -> list[tuple[str, 
     """
     processor, pieces = _load(model)
     sides = ([line.decode().rstrip("\n") for line in lines] for lines in zip(*pairs))
-    encoded = ([" ".join(pieces[number] for number in line) for line in processor.encode(lines, out_type=int)] for lines in sides)
+    encoded = (
+        [" ".join(pieces[number] for number in line) for line in processor.encode(lines, out_type=int)]
+        for lines in sides
+    )
     return list(zip(*encoded, strict=True))
 
 

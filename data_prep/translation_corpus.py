@@ -1,6 +1,6 @@
 """Parallel text to what fairseq trains on: Moses-style tokens, joint subwords, filters, fairseq-preprocess.
 
-    data_bin = prepare_pairs({"train": [Path("raw/europarl")], "valid": […], "test": […]}, settings, recipe, dest, workers)
+    data_bin = prepare_pairs({"train": [Path("raw/europarl")], "valid": […], …}, settings, recipe, dest, workers)
 
 A corpus is named by its path without `.en` and `.de`. Text streams from file to file in batches, so
 that memory does not grow with it. Only training pairs are filtered. Used by wmt14_en_de.py and
@@ -88,7 +88,11 @@ def read_pairs(corpus: Path) -> Iterator[tuple[bytes, ...]]:
 
 
 def write_pairs(
-    results: Iterable[list[Pair | None]], verdict: Callable[[Pair | None], str | None], corpus: Path, title: str, total: int
+    results: Iterable[list[Pair | None]],
+    verdict: Callable[[Pair | None], str | None],
+    corpus: Path,
+    title: str,
+    total: int,
 ) -> Counter:
     """Writes the pairs against which `verdict` gives no reason. Counts the reasons, and the written pairs as "kept"."""
     counts = Counter()
@@ -149,9 +153,11 @@ moses = functools.cache(Moses)  # slow to make: once in each process
 def tokenise_batch(protected: re.Pattern | None, pairs: list[tuple[bytes, ...]]) -> list[Pair | None]:
     """The pairs in tokens; None for those that are not UTF-8."""
     return [
-        tuple(moses(language, protected).tokens(line.decode()) for language, line in zip(LANGUAGES, pair))
-        if all(map(is_utf8, pair))
-        else None
+        (
+            tuple(moses(language, protected).tokens(line.decode()) for language, line in zip(LANGUAGES, pair))
+            if all(map(is_utf8, pair))
+            else None
+        )
         for pair in pairs
     ]
 
@@ -167,7 +173,9 @@ def write_tokenised(corpora: dict[str, list[Path]], settings: Settings, folder: 
     }
     tokenise, kept = functools.partial(tokenise_batch, settings.protected), {}
     for split, paths in corpora.items():
-        results = ordered_map(tokenise, batches(pair for path in paths for pair in read_pairs(path)), workers if split == "train" else 1)
+        results = ordered_map(
+            tokenise, batches(pair for path in paths for pair in read_pairs(path)), workers if split == "train" else 1
+        )
         remember = split == "train" and settings.drop_duplicates
         with closing(SeenPairs()) if remember else nullcontext() as seen:
             verdict = functools.partial(why_no_pair, seen) if split == "train" else lambda pair: None
@@ -245,7 +253,9 @@ def write_pieces(tokenised: Path, settings: Settings, folder: Path, workers: int
     encode = functools.partial(encode_batch, str(model))
     for split, pairs in report["kept"].items():
         results = ordered_map(encode, batches(read_pairs(tokenised / split)), workers if split == "train" else 1)
-        counts = write_pairs(results, why_unfit if split == "train" else lambda pair: None, folder / split, "subwords", pairs)
+        counts = write_pairs(
+            results, why_unfit if split == "train" else lambda pair: None, folder / split, "subwords", pairs
+        )
         report["kept"][split] = counts["kept"]
         if split == "train":
             report["dropped"].update({reason: counts[reason] for reason in (long, unequal)})

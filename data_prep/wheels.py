@@ -1,6 +1,6 @@
 """Fetches wheels of pinned versions, to be read and never installed.
 
-    paths = get_wheels((("name-1.0-py3-none-any.whl", sha256), …), folder, own=None)
+paths = get_wheels((("name-1.0-py3-none-any.whl", sha256), …), folder, own=None)
 """
 
 import shutil
@@ -36,7 +36,9 @@ def find_wheels(pins: Pins, folder: Path) -> list[Path]:
         elif problem := mismatch(folder / name, RemoteFile(name, (), sha256=digest)):
             problems.append(f"{name} {problem}")
     if problems:
-        raise DataError(f"--wheels {folder}: " + "; ".join(problems) + ". Fetch exactly these files from a package index")
+        raise DataError(
+            f"--wheels {folder}: " + "; ".join(problems) + ". Fetch exactly these files from a package index"
+        )
     return [folder / name for name, _ in pins]
 
 
@@ -51,7 +53,9 @@ def download_wheels(pins: Pins, folder: Path) -> list[Path]:
             continue
         package, version = name.split("-")[:2]
         with full_disk_explained(folder), tempfile.TemporaryDirectory(prefix=".pip.", dir=folder) as temporary:
-            pip = subprocess.run([*PIP_DOWNLOAD, f"--dest={temporary}", f"{package}=={version}"], capture_output=True, text=True)
+            pip = subprocess.run(
+                [*PIP_DOWNLOAD, f"--dest={temporary}", f"{package}=={version}"], capture_output=True, text=True
+            )
             fetched = Path(temporary) / name
             if not fetched.exists():
                 raise DataError(

@@ -22,7 +22,7 @@ from translation_corpus import LANGUAGES, Settings, prepare_pairs, side
 
 @dataclass(frozen=True)
 class Part:
-    """A corpus inside an archive: the member of each language (plain text, or SGML if it ends in .sgm), and its size."""
+    """A corpus inside an archive: the member of each language (plain, or SGML if it ends in .sgm), and its size."""
 
     name: str
     archive: RemoteFile
@@ -32,7 +32,9 @@ class Part:
 
 def statmt(name: str, path: str, **known) -> RemoteFile:
     """An archive of the WMT workshops, which has one home and several spellings of its address."""
-    return RemoteFile(name, tuple(f"{home}/{path}" for home in ("https://www.statmt.org", "http://www.statmt.org")), **known)
+    return RemoteFile(
+        name, tuple(f"{home}/{path}" for home in ("https://www.statmt.org", "http://www.statmt.org")), **known
+    )
 
 
 # Sizes and sha256: recorded by TensorFlow Datasets (url_checksums/wmt14_translate.txt). md5: recorded by
@@ -106,7 +108,10 @@ def prepare(corpus: Corpus, settings: Settings, dest: Path, source: str | None =
     """
     parts = [part for split in corpus.values() for part in split]
     unpacked = [[part.name, part.archive.sha256 or part.archive.md5, *part.members, part.pairs] for part in parts]
-    recipe = {"parts": unpacked, "settings": {name: value for name, value in asdict(settings).items() if name != "protected"}}
+    recipe = {
+        "parts": unpacked,
+        "settings": {name: value for name, value in asdict(settings).items() if name != "protected"},
+    }
     text, data_bin = dest / "text", dest / "data-bin"
     with locked(dest):
         if is_complete(data_bin, recipe):
@@ -114,9 +119,19 @@ def prepare(corpus: Corpus, settings: Settings, dest: Path, source: str | None =
             return data_bin
         if not is_complete(text, {"parts": unpacked}):
             base = source and source.rstrip("/") + "/"
-            archives = {part.name: obtain(part.archive, dest / "download", base and base + part.archive.name) for part in parts}
-            build(text, {"parts": unpacked}, lambda folder: [unpack(part, archives[part.name], folder) for part in parts])
-        prepare_pairs({split: [text / part.name for part in parts] for split, parts in corpus.items()}, settings, recipe, dest, workers)
+            archives = {
+                part.name: obtain(part.archive, dest / "download", base and base + part.archive.name) for part in parts
+            }
+            build(
+                text, {"parts": unpacked}, lambda folder: [unpack(part, archives[part.name], folder) for part in parts]
+            )
+        prepare_pairs(
+            {split: [text / part.name for part in parts] for split, parts in corpus.items()},
+            settings,
+            recipe,
+            dest,
+            workers,
+        )
     print(f"{data_bin} is ready")
     return data_bin
 
@@ -128,7 +143,9 @@ def unpack(part: Part, archive: Path, folder: Path) -> None:
     if part.members[0].endswith(".sgm"):
         (english, english_text), (german, german_text) = (zip(*read_sgm(file)) for file in files)
         if english != german:
-            raise DataError(f"{archive.name}: the segments of {' and '.join(part.members)} do not correspond; fetch it again")
+            raise DataError(
+                f"{archive.name}: the segments of {' and '.join(part.members)} do not correspond; fetch it again"
+            )
         for file, sentences in zip(files, (english_text, german_text)):
             file.write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8")
     lines = []
@@ -137,8 +154,8 @@ def unpack(part: Part, archive: Path, folder: Path) -> None:
             lines.append(sum(1 for _ in opened))
     if lines != [part.pairs] * 2:
         raise DataError(
-            f"{archive.name}: {part.name} has {lines[0]:,} English and {lines[1]:,} German lines, expected {part.pairs:,} each; "
-            "it is not the published corpus"
+            f"{archive.name}: {part.name} has {lines[0]:,} English and {lines[1]:,} German lines, expected "
+            f"{part.pairs:,} each; it is not the published corpus"
         )
 
 
@@ -156,34 +173,57 @@ def main(argv: list[str] | None = None) -> int:
         "with fwp-bleu. Another vocabulary without another download: a new --dest, and --source data/wmt14_en_de/download",
     )
     parser.add_argument(
-        "--dest", type=Path, required=True, metavar="DIR",
+        "--dest",
+        type=Path,
+        required=True,
+        metavar="DIR",
         help="folder for everything: DIR/download, DIR/text, DIR/tokenised, DIR/pieces, DIR/data-bin (for training)",
     )
     parser.add_argument(
-        "--source", metavar="DIR|URL",
+        "--source",
+        metavar="DIR|URL",
         help=f"folder of your own, or http(s) address, that has the archives under these names: {archives} "
         "(default: their home, www.statmt.org)",
     )
     parser.add_argument(
         "--workers", type=int, default=min(8, os.cpu_count() or 1), metavar="N", help="processes (default: %(default)s)"
     )
-    parser.add_argument("--subwords", choices=("bpe", "unigram"), default=defaults.subwords, help="kind of subwords (default: %(default)s)")
-    parser.add_argument("--vocab", type=int, default=defaults.vocabulary, metavar="N", help="number of subwords (default: %(default)s)")
     parser.add_argument(
-        "--subword-pairs", type=int, default=defaults.subword_pairs, metavar="N",
+        "--subwords",
+        choices=("bpe", "unigram"),
+        default=defaults.subwords,
+        help="kind of subwords (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--vocab", type=int, default=defaults.vocabulary, metavar="N", help="number of subwords (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--subword-pairs",
+        type=int,
+        default=defaults.subword_pairs,
+        metavar="N",
         help="pairs, evenly spread over the corpus, that the subwords are learnt from (default: %(default)s)",
     )
     parser.add_argument(
-        "--max-tokens", type=int, default=defaults.max_tokens, metavar="N",
+        "--max-tokens",
+        type=int,
+        default=defaults.max_tokens,
+        metavar="N",
         help="drop training pairs with a side of more subwords (default: %(default)s)",
     )
     parser.add_argument(
-        "--max-ratio", type=float, default=defaults.max_ratio, metavar="R",
+        "--max-ratio",
+        type=float,
+        default=defaults.max_ratio,
+        metavar="R",
         help="drop training pairs with one side longer than R times the other, in subwords (default: %(default)s)",
     )
-    parser.add_argument("--drop-duplicates", action="store_true", help="drop training pairs that came before (default: keep them)")
     parser.add_argument(
-        "--drop-invalid-utf8", action="store_true",
+        "--drop-duplicates", action="store_true", help="drop training pairs that came before (default: keep them)"
+    )
+    parser.add_argument(
+        "--drop-invalid-utf8",
+        action="store_true",
         help="drop training pairs that are not UTF-8 (default: stop and name the lines)",
     )
     args = parser.parse_args(argv)

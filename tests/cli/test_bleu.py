@@ -49,12 +49,30 @@ def generated(lines, numbers=None, split="test") -> str:
     out = ["2026-01-01 12:00:00 | INFO | fairseq_cli.generate | loading model(s)"]
     for number in order:
         text = lines[number % len(lines)]
-        out += [f"S-{number}\tx", f"T-{number}\ty", f"H-{number}\t-0.25\t{text}", f"D-{number}\t-0.25\t{text}", f"P-{number}\t-0.1 -0.2"]
+        out += [
+            f"S-{number}\tx",
+            f"T-{number}\ty",
+            f"H-{number}\t-0.25\t{text}",
+            f"D-{number}\t-0.25\t{text}",
+            f"P-{number}\t-0.1 -0.2",
+        ]
     return "\n".join([*out, f"Generate {split} with beam=4: BLEU4 = 1.23", ""])
 
 
 def sacrebleu_command(references, hypotheses, tokenise) -> dict:
-    command = [sys.executable, "-m", "sacrebleu", str(references), "-i", str(hypotheses), "-tok", tokenise, "--force", "-w", "6"]
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        str(references),
+        "-i",
+        str(hypotheses),
+        "-tok",
+        tokenise,
+        "--force",
+        "-w",
+        "6",
+    ]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -161,7 +179,11 @@ def test_the_translation_of_another_split_is_refused(data, tmp_path, capsys):
         (b"", "test", "has 0 lines; expected the 5"),
         (b"one\nzw\xf6i\n", "test", "line 2 is not UTF-8"),
         (None, "test", "cannot be read (No such file or directory)"),
-        (b"one\n", "train", "no plain references of the split train there (ref.train.LANGUAGE); it has references for test, valid"),
+        (
+            b"one\n",
+            "train",
+            "no plain references of the split train there (ref.train.LANGUAGE); it has references for test, valid",
+        ),
     ],
 )
 def test_unusable_files_are_named(data, tmp_path, capsys, content, split, message):

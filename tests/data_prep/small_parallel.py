@@ -11,7 +11,14 @@ from download import RemoteFile
 from translation_corpus import Settings
 from wmt14_en_de import Corpus, Part
 
-NOUNS = {"key": "Schlüssel", "value": "Wert", "layer": "Schicht", "matrix": "Matrix", "state": "Zustand", "rule": "Regel"}
+NOUNS = {
+    "key": "Schlüssel",
+    "value": "Wert",
+    "layer": "Schicht",
+    "matrix": "Matrix",
+    "state": "Zustand",
+    "rule": "Regel",
+}
 VERBS = {"reads": "liest", "writes": "schreibt", "keeps": "behält", "forgets": "vergisst"}
 SETTINGS = Settings(vocabulary=90)
 
@@ -68,7 +75,10 @@ class SmallCorpus:
             "news": tuple(map(plain, zip(*sentences(120, 2)))),
         }
         tests = {"valid": sentences(8, 3), "full": sentences(9, 4)}
-        tests["valid"][2] = ("The key reads the value & the rule < the layer.", "Der Schlüssel liest den Wert & die Regel < die Schicht.")
+        tests["valid"][2] = (
+            "The key reads the value & the rule < the layer.",
+            "Der Schlüssel liest den Wert & die Regel < die Schicht.",
+        )
         tests["valid"][3] = ("", "")  # a test set is never filtered
         tests["filtered"] = tests["full"][:5]
         self.plain_tests = tests
@@ -88,7 +98,9 @@ class SmallCorpus:
         for name, texts in self.texts.items():
             archives[f"{name}.tgz"] = tar_of({"training/README": b"other"} | dict(zip(members[name], texts)))
             pairs = len(self.plain_tests[name]) if name in self.plain_tests else texts[0].count(b"\n")
-            parts[name] = Part(name, archive_of(archives[f"{name}.tgz"], f"{name}.tgz", self.address), members[name], pairs)
+            parts[name] = Part(
+                name, archive_of(archives[f"{name}.tgz"], f"{name}.tgz", self.address), members[name], pairs
+            )
         corpus = {
             "train": (parts["europarl"], parts["news"]), "valid": (parts["valid"],),
             "test": (parts["full"],), "test_filtered": (parts["filtered"],),

@@ -49,7 +49,9 @@ def test_singular_messages_are_read_in_both_byte_orders(order):
 def test_only_german_catalogues_of_a_wheel_are_read(tmp_path):
     with zipfile.ZipFile(tmp_path / "pack.whl", "w") as wheel:
         for number, folder in enumerate(["b/locale/de", "a/locale/de_DE", "a/locale/fr", "a/locale/nde"]):
-            wheel.writestr(f"{folder}/LC_MESSAGES/django.mo", catalogue([(f"The file {number}x", f"Die Datei {number}x")]))
+            wheel.writestr(
+                f"{folder}/LC_MESSAGES/django.mo", catalogue([(f"The file {number}x", f"Die Datei {number}x")])
+            )
         wheel.writestr("a/locale/de/LC_MESSAGES/django.po", 'msgid "Yes"\nmsgstr "Ja"\n')
     assert read_wheel(tmp_path / "pack.whl") == [("The file 1x", "Die Datei 1x"), ("The file 0x", "Die Datei 0x")]
 
@@ -58,7 +60,11 @@ def test_only_german_catalogues_of_a_wheel_are_read(tmp_path):
     ("english", "german", "expected"),
     [
         ("Two\n lines", "Zwei\tZeilen", ("Two lines", "Zwei Zeilen")),
-        ("Hello %(name)s, <b>%d</b> of {n}", "{n}: <b>%d</b> für %(name)s", ("Hello %(name)s, <b>%d</b> of {n}", "{n}: <b>%d</b> für %(name)s")),
+        (
+            "Hello %(name)s, <b>%d</b> of {n}",
+            "{n}: <b>%d</b> für %(name)s",
+            ("Hello %(name)s, <b>%d</b> of {n}", "{n}: <b>%d</b> für %(name)s"),
+        ),
         ("_Edit…", "B_earbeiten…", ("Edit…", "Bearbeiten…")),
         ("&Find & replace", "&Suchen & ersetzen", ("Find & replace", "Suchen & ersetzen")),
         ("Set my_value now", "my_value jetzt setzen", ("Set my_value now", "my_value jetzt setzen")),
@@ -75,7 +81,20 @@ def test_what_teaches_no_translation_is_left_out(english, german, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["%(count)d", "%s", "%.2f", "{}", "{0:.2f}", "{{ site.name }}", "${mlist}", '<a href="%(url)s">', "</br>", "&nbsp;", "https://a.de/b"]
+    "text",
+    [
+        "%(count)d",
+        "%s",
+        "%.2f",
+        "{}",
+        "{0:.2f}",
+        "{{ site.name }}",
+        "${mlist}",
+        '<a href="%(url)s">',
+        "</br>",
+        "&nbsp;",
+        "https://a.de/b",
+    ],
 )
 def test_placeholders_and_tags_are_recognised_as_one(text):
     assert PLACEHOLDER.findall(f"A {text}, 100 % done.") == [text]
@@ -141,8 +160,12 @@ def test_the_data_folder_has_what_training_and_scoring_need(small, tmp_path):
         for language, lines in zip(("en", "de"), zip(*pairs)):
             dataset = MMapIndexedDataset(str(data_bin / f"{split}.en-de.{language}"))
             moses = Moses(language, PLACEHOLDER)
-            assert [join_subwords(dictionary.string(dataset[i])) for i in range(len(dataset))] == [moses.tokens(line) for line in lines]
-    assert (data_bin / "ref.test.de").read_text().splitlines() == [german for _, german in divide(messages(100), 10)["test"]]
+            assert [join_subwords(dictionary.string(dataset[i])) for i in range(len(dataset))] == [
+                moses.tokens(line) for line in lines
+            ]
+    assert (data_bin / "ref.test.de").read_text().splitlines() == [
+        german for _, german in divide(messages(100), 10)["test"]
+    ]
     assert json.loads((data_bin / "cleaning.json").read_text())["kept"] == {"train": 86, "valid": 10, "test": 10}
 
 

@@ -1,4 +1,4 @@
-"""Parallel text in tokens and subwords: what survives the way there and back, what stays aligned, what is remembered."""
+"""Parallel text in tokens and subwords: what survives the way there and back, what stays together, what is read."""
 
 import os
 import re
@@ -38,7 +38,9 @@ def test_punctuation_is_normalised_and_split_off(language, text, tokens):
     assert Moses(language).tokens(text) == tokens
 
 
-@pytest.mark.parametrize("text", ['Das "Wort" (hier) steht, wie es ist!', "Das E-Mail-Konto von A & B; 1.000,50 Euro: ja?"])
+@pytest.mark.parametrize(
+    "text", ['Das "Wort" (hier) steht, wie es ist!', "Das E-Mail-Konto von A & B; 1.000,50 Euro: ja?"]
+)
 def test_the_way_back_gives_the_text_again(text):
     moses = Moses("de")
     assert moses.text(moses.tokens(text)) == text

@@ -53,7 +53,12 @@ def test_the_archives_become_binarised_subwords_that_spell_the_text(server, tmp_
     dictionary = Dictionary.load(str(data_bin / "dict.de.txt"))
     assert len(dictionary) <= SETTINGS.vocabulary + 3  # fairseq adds <s>, <pad>, </s>, and no padding words
     stats = json.loads((data_bin / "text_stats.json").read_text())
-    assert {split: stats[split]["pairs"] for split in SPLITS} == {"train": 420, "valid": 8, "test": 9, "test_filtered": 5}
+    assert {split: stats[split]["pairs"] for split in SPLITS} == {
+        "train": 420,
+        "valid": 8,
+        "test": 9,
+        "test_filtered": 5,
+    }
     known = set((tmp_path / "tokenised" / "train.en").read_text() + (tmp_path / "tokenised" / "train.de").read_text())
     for split, name in (("valid", "valid"), ("test", "full"), ("test_filtered", "filtered")):
         for language, lines in zip(("en", "de"), zip(*small.plain_tests[name])):
@@ -118,7 +123,9 @@ def test_what_each_filter_dropped_is_printed_and_recorded(own, tmp_path, capsys)
         (b"The rule.", b"Die Regel liest " + b"den Wert und " * 4 + b"die Schicht."),
         (b"The rule reads " * 40, b"Die Regel liest " * 40),
     ]
-    small.texts["news"] = tuple(text + b"".join(pair[i] + b"\n" for pair in lines) for i, text in enumerate((english, german)))
+    small.texts["news"] = tuple(
+        text + b"".join(pair[i] + b"\n" for pair in lines) for i, text in enumerate((english, german))
+    )
     corpus, folder = own(small)
     settings = replace(SETTINGS, max_tokens=100, drop_invalid_utf8=True, drop_duplicates=True)
     data_bin = prepare(corpus, settings, tmp_path / "dest", source=folder)
@@ -160,11 +167,16 @@ def shorten(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("news", lambda english, german: (english, shorten(german)), "news has 120 English and 119 German lines, expected 120 each"),
+        (
+            "news",
+            lambda english, german: (english, shorten(german)),
+            "news has 120 English and 119 German lines, expected 120 each",
+        ),
         ("news", lambda english, german: (shorten(english), shorten(german)), "news has 119 .* expected 120 each"),
         ("europarl", lambda english, german: (english, b""), "europarl has 300 English and 0 German lines"),
         ("full", lambda english, german: (english, german.replace(b'id="2"', b'id="7"', 1)), "do not correspond"),
         ("full", lambda english, german: (english, german.replace(b"</seg>", b"", 1)), "9 segments begin, 8 are whole"),
+        ("valid", lambda english, german: (b"", german), "valid.en: 0 segments begin"),
     ],
 )
 def test_sides_that_do_not_belong_together_are_refused(own, tmp_path, name, change, message):
@@ -224,7 +236,9 @@ def test_too_many_subwords_for_the_text_names_the_option(own, tmp_path):
 
 
 def test_entities_and_line_breaks_in_segments_are_resolved(tmp_path):
-    (tmp_path / "a.sgm").write_bytes(b'<DOC docid="x">\n<seg id=1> A &amp; B\n &quot;c&quot; </seg></DOC><doc><SEG id="1">d</SEG>')
+    (tmp_path / "a.sgm").write_bytes(
+        b'<DOC docid="x">\n<seg id=1> A &amp; B\n &quot;c&quot; </seg></DOC><doc><SEG id="1">d</SEG>'
+    )
     assert read_sgm(tmp_path / "a.sgm") == [((1, "1"), 'A & B "c"'), ((2, "1"), "d")]
     (tmp_path / "b.sgm").write_bytes(sgm(["one", "two"], "src"))
     assert [text for _, text in read_sgm(tmp_path / "b.sgm")] == ["one", "two"]
@@ -237,7 +251,10 @@ def test_the_command_reports_user_errors_without_a_traceback(tmp_path, capsys):
         with pytest.raises(SystemExit) as exit_:
             wmt14_en_de.main(["--dest", str(tmp_path), option, value])
         assert exit_.value.code == 2
-        assert f"{option} {float(value) if option == '--max-ratio' else value}: expected 1 or more" in capsys.readouterr().err
+        assert (
+            f"{option} {float(value) if option == '--max-ratio' else value}: expected 1 or more"
+            in capsys.readouterr().err
+        )
 
 
 def test_the_published_corpus_is_what_is_expected_by_default():
