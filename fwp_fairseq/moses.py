@@ -24,6 +24,10 @@ class Moses:
 
         self._normaliser = MosesPunctNormalizer(lang=language)
         self._tokeniser = MosesTokenizer(lang=language)
+        # sacremoses makes these sets of all letters anew for every word with a dot, which takes most of its time.
+        self._tokeniser.islower = frozenset(self._tokeniser.IsLower).issuperset
+        alphabet = frozenset(self._tokeniser.IsAlpha)
+        self._tokeniser.isanyalpha = lambda text: not alphabet.isdisjoint(text)
         self._detokeniser = MosesDetokenizer(lang=language)
         self._protected = protected
 

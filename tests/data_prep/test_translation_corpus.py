@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from parallel import batches, ordered_map
+from sacremoses import MosesTokenizer
 from small_parallel import SETTINGS, plain, sentences
 from stages import DataError
 from subwords import encode_batch, learn_subwords
