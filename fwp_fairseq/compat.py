@@ -1,8 +1,7 @@
 """Every seam with the versions of fairseq, torch, numpy and hydra that we run on, each with its reason.
 
 `apply()` is called once, when the parts are registered. `begin_job()` is called by our tasks at the start of a
-training. `request_stop()` ends a training at the next step. A task's `prepare_checkpoint()`, where it has one, is
-called in every process ahead of a checkpoint.
+training. `request_stop()` ends a training at the next step.
 """
 
 import argparse
@@ -13,6 +12,8 @@ import types
 
 import numpy as np
 import torch
+
+from fwp_fairseq import checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def apply() -> None:
     seed_only_the_devices_there_are()
     explain_a_second_copy()
     open_one_wandb_run()
-    prepare_checkpoints()
+    checkpoints.install()
 
 
 def allow_namespace_in_checkpoints() -> None:
@@ -141,20 +142,3 @@ def open_one_wandb_run() -> None:
                 self.wrapped_bar = wrapped_bar
 
     progress_bar.WandBProgressBarWrapper = WandBProgressBarWrapper
-
-
-def prepare_checkpoints() -> None:
-    """fairseq asks only the first process for what its task adds to a checkpoint, and asks it alone, so that nothing
-    can be collected from the others at that moment."""
-    from fairseq import checkpoint_utils
-
-    save = checkpoint_utils.save_checkpoint
-    if save.__module__ == __name__:
-        return
-
-    def save_checkpoint(cfg, trainer, epoch_itr, val_loss):
-        if not cfg.no_save and hasattr(trainer.task, "prepare_checkpoint"):
-            trainer.task.prepare_checkpoint()
-        return save(cfg, trainer, epoch_itr, val_loss)
-
-    checkpoint_utils.save_checkpoint = save_checkpoint

@@ -3,11 +3,9 @@
 `class SomeTask(RecordedTraining, SomeFairseqTask)`; the configuration has the fields of `RecordedTrainingConfig`.
 """
 
-import glob
 import hashlib
 import math
 import os
-import zipfile
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -15,7 +13,7 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 
-from fwp_fairseq import compat
+from fwp_fairseq import compat, interruption
 from fwp_fairseq.data.token_stream import DataFolderError
 from fwp_fairseq.tasks.divergence import DivergenceRule
 from fwp_fairseq.tasks.training_log import TrainingLog
@@ -55,6 +53,9 @@ class RecordedTraining:
         self.validating = False
         self.evaluated = self.to_evaluate = 0
 
+    def begin_training(self) -> None:
+        interruption.listen()
+
     def begin_validation(self, to_evaluate: int) -> None:
         self.evaluated, self.to_evaluate = 0, to_evaluate
 
@@ -80,6 +81,7 @@ class RecordedTraining:
                 parameter.grad.zero_()
             logging_output["loss"] = torch.zeros_like(logging_output["loss"])
             self.stop_diverged(update_num, "the loss or a gradient is not finite")
+        logging_output["signalled"] = int(interruption.signalled())  # summed over the processes, so that all agree
         return loss, sample_size, logging_output
 
     def reduce_metrics(self, logging_outputs, criterion):
@@ -94,6 +96,9 @@ class RecordedTraining:
             reason = self.rule.observe(loss / tokens)
             if reason is not None:
                 self.stop_diverged(self.log.trained_updates, reason)
+            elif sum(int(log["signalled"]) for log in logging_outputs):
+                interruption.stop()
+                compat.request_stop("a signal came")
 
     def stop_diverged(self, update, reason):
         if self.diverged is None:
@@ -152,7 +157,6 @@ def begin_recorded_training(cfg) -> None:
     """What a task does first of all; `ValueError` where the settings or the checkpoint to go on from are not usable."""
     if cfg.divergence_span < 1:
         raise ValueError(f"task.divergence_span: must be >= 1, got {cfg.divergence_span}")
-    check_last_checkpoint(cfg.save_dir)
     compat.begin_job()
     if cfg.wandb_project:
         os.environ["WANDB_RUN_GROUP"] = f"{cfg.experiment}/{cfg.setting}"
@@ -163,16 +167,6 @@ def dictionary_digest(*dictionaries) -> str:
     """sha256 of the symbols in order: tells whether a checkpoint and a data folder belong together."""
     symbols = "\n\n".join("\n".join(dictionary.symbols) for dictionary in dictionaries)
     return hashlib.sha256(symbols.encode()).hexdigest()
-
-
-def check_last_checkpoint(folder):
-    """`ValueError` where the checkpoint that a run would go on from was cut off. fairseq copies it into its place, so
-    a kill at that moment leaves a part of it."""
-    last = os.path.join(folder, "checkpoint_last.pt")
-    if os.path.exists(last) and not zipfile.is_zipfile(last):
-        others = sorted(glob.glob(os.path.join(folder, "checkpoint_*_*.pt")), key=os.path.getmtime)
-        remedy = f"copy {others[-1]} over it" if others else "delete it to start again"
-        raise ValueError(f"{last} is no whole checkpoint, it was cut off while it was written: {remedy}")
 
 
 def on_all_processes(condition) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -76,19 +75,6 @@ def test_a_run_is_not_resumed_at_a_wrong_place(trained_lm, train_lm, tmp_path, c
     error = capfd.readouterr().err
     assert "'update_freq': 1" in error and "'update_freq': 2" in error and "checkpoint.save_dir" in error
     assert list(tmp_path.glob("*")) == []
-
-
-def test_a_truncated_checkpoint_is_named_with_the_one_to_take_instead(trained_lm, train_lm, tmp_path, capfd):
-    whole = (trained_lm.save_dir / "checkpoint_last.pt").read_bytes()
-    (tmp_path / "checkpoint_last.pt").write_bytes(whole[:9000])
-    (tmp_path / "checkpoint_4_60.pt").write_bytes(whole)
-    assert train_lm(tmp_path, "optimization.max_update=70") != 0
-    error = capfd.readouterr().err
-    assert "checkpoint_last.pt is no whole checkpoint" in error and "checkpoint_4_60.pt" in error
-    assert (tmp_path / "checkpoint_last.pt").stat().st_size == 9000
-    shutil.copy(tmp_path / "checkpoint_4_60.pt", tmp_path / "checkpoint_last.pt")
-    assert train_lm(tmp_path, "optimization.max_update=63") == 0
-    assert log_of(tmp_path)["curves"]["updates"] == [20, 40, 60, 63]
 
 
 def test_accumulated_batches_are_the_same_rows_as_one_large_batch(train_lm, tmp_path):
