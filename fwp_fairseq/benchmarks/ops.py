@@ -11,10 +11,8 @@ counted.
 import argparse
 import os
 import time
-from pathlib import Path
 
-from fwp_fairseq import records
-from fwp_fairseq.benchmarks import BenchError
+from fwp_fairseq.benchmarks import recording
 
 HELP = "time and memory of the fast weight rules, next to attention and other libraries"
 BACKENDS = ("torch", "triton", "reference", "sdpa", "fla", "fast-transformers")
@@ -27,7 +25,7 @@ SHAPES = {"table": TABLE, "sweep": SWEEP, "all": TABLE + SWEEP}
 
 
 def add_arguments(parser):
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: cpu)")
+    recording.add_arguments(parser, "bench")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the inputs (default: float32)")
     parser.add_argument("--threads", type=whole_number, metavar="N", help="CPU threads (default: torch's choice)")
     parser.add_argument("--backends", type=list_of(BACKENDS), metavar="A,B",
@@ -38,10 +36,6 @@ def add_arguments(parser):
                         help="table: four shapes of layers; sweep: lengths 256 to 16384; all; or your own as "
                         "'B,H,L,Dk,Dv;B,H,L,Dk,Dv' (default: all)")  # fmt: skip
     parser.add_argument("--repeats", type=whole_number, default=7, metavar="N", help="rounds (default: 7)")
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument("--results", type=Path, metavar="DIR",
-                        help="write the record below DIR/runs, where `fwp-report bench --results DIR` finds it")  # fmt: skip
-    target.add_argument("--json", type=Path, metavar="PATH", help="write the record to this file")
 
 
 def whole_number(text):
@@ -77,21 +71,15 @@ def shapes(text):
 
 def run(options) -> int:
     """Measure, print the table and write the record. 1 where outputs of a rule disagree."""
-    if options.results is not None:
-        records.check_writable(options.results)
-    if options.json is not None and (options.json.is_dir() or not os.access(options.json.absolute().parent, os.W_OK)):
-        raise BenchError(f"--json: {options.json} cannot be written; name a file in a folder that can")
-
     # Otherwise torch's profiler, which counts the memory, reports each start and stop.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    recording.check(options)
     import torch
 
     from fwp_fairseq.benchmarks.side_by_side import SideBySide
     from fwp_fairseq.reports.bench_results import BenchRun
     from fwp_fairseq.reports.bench_table import run_markdown
 
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise BenchError("--device: torch finds no CUDA device here; use --device cpu")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     started = time.monotonic()
@@ -99,9 +87,5 @@ def run(options) -> int:
     comparison.run()
     record = comparison.record(time.monotonic() - started)
     print(run_markdown(BenchRun.from_record(record)))
-    if options.results is not None:
-        print(f"record: {records.write_record(options.results, record)}")
-        print(f"its table and figure: fwp-report bench --results {options.results}")
-    elif options.json is not None:
-        print(f"record: {records.write_record_file(options.json, record)}")
+    recording.write(options, record, "bench")
     return 1 if comparison.disagreed else 0

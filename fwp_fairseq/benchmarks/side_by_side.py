@@ -1,11 +1,6 @@
 """The run of `fwp-bench ops`: all shapes, and at each of them all contenders in turn; its outcome is a run record."""
 
-import os
-import platform
-import re
 import statistics
-import sys
-from pathlib import Path
 
 import torch
 
@@ -19,6 +14,7 @@ from fwp_fairseq.benchmarks.measure import (
     seconds,
     useful_flop,
 )
+from fwp_fairseq.benchmarks.recording import environment, machine, rounded, say
 
 EXPERIMENT = "bench_ops"
 SLOW_SECONDS = 10.0
@@ -102,11 +98,10 @@ class SideBySide:
         """The run record: medians as metrics `<rule>/<contender>/<BxHxLxDkxDv>/<quantity>`, the rounds as curves."""
         options = self.options
         matmul = [rounded(self.product.flop / taken / 1e9) for taken in self.product_seconds]
-        is_gpu = self.device.type == "cuda"
-        device = torch.cuda.get_device_name(self.device) if is_gpu else processor()
+        row, device = machine(self.device)
         return records.new_record(
             experiment=EXPERIMENT,
-            row="cuda-" + re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") if is_gpu else "cpu",
+            row=row,
             cell=options.dtype,
             seed=1,
             scale="bench",
@@ -123,27 +118,10 @@ class SideBySide:
                 "repeats": options.repeats,
                 "matmul_size": self.product.size,
                 "left_out": self.left_out,
-                "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(("OMP_", "MKL_", "MALLOC_"))},
+                "environment": environment(),
             },
         )
 
 
-def rounded(number):
-    """Four digits: more are noise, and records are read by people."""
-    return float(f"{number:.4g}")
-
-
 def shape_name(shape) -> str:
     return "x".join(map(str, shape))
-
-
-def processor() -> str:
-    """The CPU's name as Linux gives it, else its architecture."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
-    named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return named[1].strip() if named else platform.machine()
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ trained, and no record is changed."""
 EPILOG = """\
 reports:
   bench               time and memory of the fast weight rules (fwp-bench ops)
+  bench_decode        time of a generated token against its position (fwp-bench decode)
   figure_capacity     synthetic retrieval, sum rule: loss against number of keys
   figure_update_rule  synthetic retrieval, sum, delta and fwm rule
   table_wikitext103   language models: perplexity of each row

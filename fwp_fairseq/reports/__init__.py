@@ -6,6 +6,7 @@ one is a new module and a line here.
 
 from fwp_fairseq.reports import (
     bench,
+    bench_decode,
     figure_capacity,
     figure_update_rule,
     table_wikitext103,
@@ -17,6 +18,7 @@ from fwp_fairseq.reports.report import Part, Report, ReportError
 
 REPORTS = {
     "bench": bench.build,
+    "bench_decode": bench_decode.build,
     "figure_capacity": figure_capacity.build,
     "figure_update_rule": figure_update_rule.build,
     "table_wikitext103": table_wikitext103.build,

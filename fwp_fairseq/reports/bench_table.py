@@ -1,7 +1,7 @@
 """The benchmark as text: a section for each record, with single shapes, length sweeps, and what was left out."""
 
 from fwp_fairseq.reports.bench_results import CONTENDERS, DELTA, FLA, SDPA
-from fwp_fairseq.reports.report import markdown_table
+from fwp_fairseq.reports.report import markdown_table, three_digits
 
 # What the torch backend of the delta rule is to reach on two CPU cores, in milliseconds next to what attention (SDPA)
 # took on the machine where the goals were set. Only the ratio carries over to another machine.
@@ -47,7 +47,7 @@ def brief(runs):
         for shape in sorted({shape for _, shape in run.cells}, key=lambda shape: shape[2]):
             ratio = _ratio(run, DELTA, SDPA, shape)
             if ratio:
-                goal = f"   goal {_number(GOALS[shape])}" if _has_goal(run, DELTA, shape) else ""
+                goal = f"   goal {three_digits(GOALS[shape])}" if _has_goal(run, DELTA, shape) else ""
                 lines.append(f"  {_name(shape):24} {ratio:>7}{goal}")
     return "\n".join(lines)
 
@@ -59,7 +59,7 @@ def _how(run):
     size = config["matmul_size"]
     return (
         f"Median of {config['repeats']} rounds; a {size} × {size} matrix product reached "
-        f"{_number(record['metrics']['matmul/gflops'])} GFLOP/s; {versions}; commit {record['git_commit']}; "
+        f"{three_digits(record['metrics']['matmul/gflops'])} GFLOP/s; {versions}; commit {record['git_commit']}; "
         f"{record['created'][:10]}" + (f"; {environment}" if environment else "") + "."
     )
 
@@ -73,13 +73,13 @@ def _single_shapes(run, shapes):
             rows.append([
                 _name(shape),
                 CONTENDERS[contender],
-                _number(run.get(contender, shape)),
+                three_digits(run.get(contender, shape)),
                 _ratio(run, contender, SDPA, shape),
-                f"≤ {_number(GOALS[shape])}" if _has_goal(run, contender, shape) else "",
+                f"≤ {three_digits(GOALS[shape])}" if _has_goal(run, contender, shape) else "",
                 _ratio(run, contender, FLA, shape) if contender[0] == "delta" else "",
-                _number(gflops),
+                three_digits(gflops),
                 f"{100 * gflops / run.record['metrics']['matmul/gflops']:.1f}",
-                _number(run.get(contender, shape, "peak_mb")),
+                three_digits(run.get(contender, shape, "peak_mb")),
             ])  # fmt: skip
     return markdown_table(header, rows, text_columns=2)
 
@@ -96,7 +96,7 @@ def _sweep(run, shapes):
     parts = [f"### Length: B = {batch}, H = {heads}, Dk = {key_dim}, Dv = {value_dim}\n"]
     for title, quantity in (("Milliseconds", "ms"), ("Peak memory in MB", "peak_mb")):
         rows = [
-            [str(shape[2]), *(_number(run.get(contender, shape, quantity)) for contender in contenders)]
+            [str(shape[2]), *(three_digits(run.get(contender, shape, quantity)) for contender in contenders)]
             for shape in shapes
         ]
         growth = [_growth(run, contender, shapes, quantity) for contender in contenders]
@@ -119,12 +119,3 @@ def _ratio(run, contender, other, shape):
 
 def _name(shape):
     return ", ".join(map(str, shape))
-
-
-def _number(value):
-    """Three digits, or all in front of the point."""
-    if value is None:
-        return ""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"

@@ -38,3 +38,12 @@ def markdown_table(header, rows, text_columns=0):
         padded = [cell.ljust(width) if text else cell.rjust(width) for cell, width, text in cells]
         lines.append("| " + " | ".join(padded) + " |")
     return "\n".join(lines)
+
+
+def three_digits(value):
+    """Three digits, or all in front of the point; nothing for None."""
+    if value is None:
+        return ""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"

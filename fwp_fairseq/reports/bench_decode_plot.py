@@ -1,0 +1,55 @@
+"""Picture of `fwp-bench decode`: time of a token and size of the state against position, on logarithmic axes."""
+
+import io
+
+from fwp_fairseq.reports.report import ReportError
+
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+STYLES = {
+    "delta": {"color": "#0072B2", "marker": "s"},
+    "linear": {"color": "#56B4E9", "marker": "^"},
+    "dpfp_delta": {"color": "#009E73", "marker": "D"},
+    "transformer_xl": {"color": "#E69F00", "marker": "v"},
+    "softmax": {"color": "#000000", "marker": "o"},
+}
+PANELS = (("ms", "milliseconds a token"), ("state", "state in numbers"))
+
+
+def png(runs, names):
+    """PNG as bytes, the same for the same records; a row of panels a run. names: {model: name in the legend}.
+
+    Raises ReportError where matplotlib is not installed.
+    """
+    try:
+        import matplotlib.style
+    except ImportError as error:
+        raise ReportError(f"figures need matplotlib ({error}): pip install 'fwp_fairseq[plot]'")
+
+    # A reader's own matplotlibrc must not change the committed picture.
+    with matplotlib.style.context("default"):
+        file = io.BytesIO()
+        # Without the drawing program's version in the file: same picture, same bytes.
+        draw(runs, names).savefig(file, format="png", dpi=130, metadata={"Software": None})
+    return file.getvalue()
+
+
+def draw(runs, names):
+    """The figure as a matplotlib Figure, on no screen."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 0.6 + 4.4 * len(runs)), layout="constrained")
+    rows = figure.subplots(len(runs), len(PANELS), squeeze=False)
+    for axes, run in zip(rows, runs, strict=True):
+        for panel, (quantity, label) in zip(axes, PANELS, strict=True):
+            for model, name in names.items():
+                panel.plot(
+                    run.positions, run.curves[model][quantity], label=name, linewidth=1.6, markersize=5, **STYLES[model]
+                )
+            panel.set_xscale("log")
+            panel.set_yscale("log")
+            panel.set_xlabel("position of the token in the text")
+            panel.set_ylabel(label)
+            panel.grid(True, which="major", linewidth=0.4, alpha=0.4)
+        axes[0].set_title(f"{run.title}\n{run.sizes}", fontsize=9, loc="left")
+        axes[1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+    return figure
