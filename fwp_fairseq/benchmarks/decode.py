@@ -2,8 +2,9 @@
 with a growing cache and a Transformer-XL with a memory.
 
 Whole language models of the same sizes with random weights, batch 1; a token is one pass through the model, the
-probabilities of all words, and the likeliest word as the next input. At each position the text so far, random words, is
-read in segments; then every model generates a few tokens at a time in turn, and the median of its tokens counts. The
+probabilities of all words, and the likeliest word as the next input. The text before each position, random words, is
+read in segments and the states there are kept. Then every model generates a few tokens at every position in turn, round
+after round, and the median of the tokens counts: so whatever else the machine does hits all of them. The
 cache of softmax attention is extended by concatenation, which copies it, as fairseq's own incremental attention does.
 """
 

@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from dataclasses import dataclass
 
 import torch
 
@@ -44,22 +45,26 @@ def measure(options, started):
     for decoding in decodings.values():
         for _ in range(IN_TURN):  # warm-up
             decoding.generate()
-        decoding.restart()
+        decoding.go_to(Place(decoding.token))
     positions = spans(options.length, options.tokens)
-    curves = {"position": positions}
+    places = {}  # (position, model): the text up to there, and the times of its tokens
     for position in positions:
-        for decoding in decodings.values():
-            decoding.read_until(position - options.tokens)
-        times = {name: [] for name in decodings}
-        for first in range(0, options.tokens, IN_TURN):
-            for name, decoding in decodings.items():
-                for _ in range(min(IN_TURN, options.tokens - first)):
-                    times[name].append(1000 * seconds(decoding.generate, device))
+        say(f"reading up to token {position:,}")
         for name, decoding in decodings.items():
-            curves.setdefault(f"{name}/ms", []).append(rounded(statistics.median(times[name])))
-            curves.setdefault(f"{name}/state", []).append(decoding.state_size)
-        medians = ", ".join(f"{name} {curves[f'{name}/ms'][-1]:g}" for name in decodings)
-        say(f"token {position:,}, ms: {medians}")
+            decoding.read_until(position - options.tokens)
+            places[position, name] = decoding.place(), []
+    for first in range(0, options.tokens, IN_TURN):
+        turn = min(IN_TURN, options.tokens - first)
+        say(f"tokens {first + 1} to {first + turn} of {options.tokens} at each position")
+        for (position, name), (place, times) in places.items():
+            decoding = decodings[name]
+            decoding.go_to(place)
+            times += [1000 * seconds(decoding.generate, device) for _ in range(turn)]
+            places[position, name] = decoding.place(), times
+    curves = {"position": positions}
+    for (position, name), (place, times) in places.items():
+        curves.setdefault(f"{name}/ms", []).append(rounded(statistics.median(times)))
+        curves.setdefault(f"{name}/state", []).append(state_size(place.state))
     row, processor = machine(device)
     return records.new_record(
         experiment=EXPERIMENT,
@@ -96,8 +101,17 @@ def spans(length, tokens):
     return [*ends, length] if length >= ends[-1] + tokens else ends
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a text has come to: the next input (1, 1), the model's state and the number of tokens before."""
+
+    token: torch.Tensor
+    state: list | None = None
+    position: int = 0
+
+
 class Decoding:
-    """A model with random weights that reads and generates; `position` tokens so far."""
+    """A model with random weights that reads a text and goes on with it."""
 
     def __init__(self, name, layers, device):
         torch.manual_seed(1)
@@ -107,16 +121,18 @@ class Decoding:
         else:
             model = FastWeightLanguageModel(LanguageModelConfig(positional_encoding=False, **parts), words)
         self.model = model.to(device).eval()
-        self.text = torch.Generator().manual_seed(1)
+        self.generator = torch.Generator().manual_seed(1)
         self.device = device
-        self.restart()
+        self.go_to(Place(self.words(1)))
 
-    def restart(self):
-        self.position, self.state = 0, None
-        self.token = self.words(1)
+    def place(self):
+        return Place(self.token, self.state, self.position)
+
+    def go_to(self, place):
+        self.token, self.state, self.position = place.token, place.state, place.position
 
     def words(self, length):
-        return torch.randint(2, WORDS, (1, length), generator=self.text).to(self.device)
+        return torch.randint(2, WORDS, (1, length), generator=self.generator).to(self.device)
 
     @torch.inference_mode()
     def generate(self):
@@ -133,7 +149,7 @@ class Decoding:
             self.state = self.model(self.words(segment), state=self.state)[1]["state"]
             self.position += segment
 
-    @property
-    def state_size(self):
-        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in self.state]
-        return sum(tensor.numel() for entry in entries for tensor in entry)
+
+def state_size(state):
+    """Numbers in a state."""
+    return sum(tensor.numel() for entry in state for tensor in (entry if isinstance(entry, tuple) else (entry,)))

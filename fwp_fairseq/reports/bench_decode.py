@@ -21,7 +21,7 @@ INTRODUCTION = """\
 
 Whole language models of the same sizes with random weights, batch 1. A token is one pass through the model, the
 probabilities of all words, and the likeliest word as the next input. The text ahead of a span of tokens, random words,
-was read in segments; in the span all models generated a few tokens at a time in turn, in one process, and the median
+was read in segments; then every model generated a few tokens of every span in turn, round after round, and the median
 over the span is given. The state is what is kept from token to token: fast weights (and z), the memory of the
 Transformer-XL (the inputs of its layers), keys and values. The cache of softmax attention is extended by concatenation,
 which copies it, as fairseq's own incremental attention does. Built by `fwp-report bench_decode` from the records of

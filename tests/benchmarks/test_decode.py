@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from fwp_fairseq.benchmarks.decoding import MODELS, Decoding, spans
+from fwp_fairseq.benchmarks.decoding import MODELS, Decoding, spans, state_size
 from fwp_fairseq.cli.bench import main
 from fwp_fairseq.cli.report import main as report
 from fwp_fairseq.records import new_record, read_record, write_record
@@ -51,14 +51,19 @@ def test_a_run_is_recorded_printed_and_drawn(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_all_models_read_the_same_text_however_it_is_cut(model):
-    whole, pieces = (Decoding(model, 1, torch.device("cpu")) for _ in range(2))
-    whole.read_until(600)
-    for position in (1, 30, 600):
-        pieces.read_until(position)
-    assert whole.position == pieces.position == 600
-    assert whole.state_size == pieces.state_size
-    assert whole.state_size == {"softmax": 2 * 256 * 600, "transformer_xl": 256 * 384}.get(model, whole.state_size)
+def test_a_text_goes_on_from_where_it_was_left(model):
+    decoding = Decoding(model, 1, torch.device("cpu"))
+    decoding.read_until(600)  # more than a segment
+    left, tokens = decoding.place(), []
+    for _ in range(2):
+        decoding.go_to(left)
+        for _ in range(3):
+            decoding.generate()
+        tokens.append(decoding.token)
+        assert decoding.position == 603
+        expected = {"softmax": 2 * 256 * 603, "transformer_xl": 256 * 384}
+        assert state_size(decoding.state) == expected.get(model, state_size(left.state))
+    assert torch.equal(*tokens)
 
 
 def test_spans_do_not_overlap_and_end_at_the_last_token():
