@@ -37,6 +37,7 @@ setup(
             "fwp-report=fwp_fairseq.cli.report:main",
             "fwp-bench=fwp_fairseq.cli.bench:main",
             "fwp-sweep=fwp_fairseq.cli.sweep:main",
+            "fwp-slurm=fwp_fairseq.cli.slurm:main",
         ],
     },
 )

@@ -49,7 +49,7 @@ END
 }
 
 for argument in "$@"; do
-    case $argument in -h | --help) usage && exit ;; esac
+    case $argument in -h | --help) usage && slurm_usage && exit ;; esac
 done
 
 run_table "$@"

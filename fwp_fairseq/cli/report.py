@@ -1,4 +1,4 @@
-"""`fwp-report NAME`: builds a table and a figure of the paper from the run records alone."""
+"""`fwp-report NAME`: builds the tables and figures of the paper from the run records alone."""
 
 import argparse
 import shutil
@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 from fwp_fairseq.reports import REPORTS, ReportError
+from fwp_fairseq.reports.everything import build_everything, differences_from_records
+from fwp_fairseq.reports.overview import PAGE, what_was_run
+from fwp_fairseq.reports.failures import failed_section, read_failures
 
 DESCRIPTION = """\
 Build one of the paper's tables or figures from the records in <results>/runs:
@@ -25,7 +28,13 @@ reports:
                       language models: context never cut, beside Transformer-XL
   table_wmt14         translation: BLEU of each row, with samples
 
+or one of:
+  all     every report that has records, and the page README.md with all of it
+  list    for each table and figure of the paper, how many of its cells were run
+  check   whether every table, figure and page in <results> is what the records give
+
 examples:
+  fwp-report all
   fwp-report figure_capacity
   fwp-report figure_update_rule --brief
   fwp-report figure_capacity --results /data/my_results --out /tmp/look
@@ -41,22 +50,57 @@ def main(argv=None):
     arguments = _parser().parse_args(argv)
     results_dir, out_dir = Path(arguments.results), Path(arguments.out or arguments.results)
     try:
-        report = REPORTS[arguments.name](results_dir)
-        for part in report.parts:
-            table = out_dir / "tables" / f"{part.name}.md"
-            figure = out_dir / "figures" / f"{part.name}.png"
-            _write(table, part.markdown.encode("utf-8"))
-            width = shutil.get_terminal_size(fallback=(100, 24)).columns
-            print(part.brief(width) if arguments.brief else part.markdown)
-            print(f"table:  {table}")
-            _write(figure, part.figure())
-            print(f"figure: {figure}")
+        if arguments.name == "list":
+            print(what_was_run(results_dir))
+            return 0
+        if arguments.name == "check":
+            return check(results_dir)
+        if arguments.name == "all":
+            problems = build_all(results_dir, out_dir, arguments.brief)
+        else:
+            report = REPORTS[arguments.name](results_dir)
+            for part in report.parts:
+                write_part(part, out_dir, arguments.brief)
+            problems = report.problems
     except ReportError as error:
         print(f"fwp-report: error: {error}", file=sys.stderr)
         return 1
-    for problem in report.problems:
+    for problem in problems:
         print(f"fwp-report: left out: {problem}", file=sys.stderr)
-    return 1 if report.problems else 0
+    return 1 if problems else 0
+
+
+def write_part(part, out_dir, brief):
+    """Write a table and its figure, and show the table."""
+    table = out_dir / "tables" / f"{part.name}.md"
+    figure = out_dir / "figures" / f"{part.name}.png"
+    _write(table, part.markdown.encode("utf-8"))
+    width = shutil.get_terminal_size(fallback=(100, 24)).columns
+    print(part.brief(width) if brief else part.markdown)
+    print(f"table:  {table}")
+    _write(figure, part.figure())
+    print(f"figure: {figure}")
+
+
+def build_all(results_dir, out_dir, brief):
+    """Write everything that has records; the records that were left out."""
+    everything = build_everything(results_dir)
+    for part in everything.parts:
+        write_part(part, out_dir, brief)
+    _write(out_dir / PAGE, everything.page.encode("utf-8"))
+    print(f"page:   {out_dir / PAGE}")
+    for name in everything.without_records:
+        print(f"no records yet: {name}")
+    return everything.problems
+
+
+def check(results_dir):
+    """Exit status of `check`: 0 where every file is what the records give."""
+    problems = differences_from_records(results_dir)
+    for problem in problems:
+        print(f"fwp-report: check: {problem}", file=sys.stderr)
+    print(f"{results_dir}: " + (f"{len(problems)} differences" if problems else "all is what the records give"))
+    return 1 if problems else 0
 
 
 def _parser():
@@ -66,7 +110,7 @@ def _parser():
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=sorted(REPORTS), help="which one, see below")
+    parser.add_argument("name", metavar="NAME", choices=[*sorted(REPORTS), "all", "list", "check"], help="which one, see below")
     parser.add_argument(
         "--results",
         metavar="DIR",

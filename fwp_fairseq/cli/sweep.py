@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import queue
+import shlex
 import signal
 import sys
 import time
@@ -70,6 +71,19 @@ class Multirun:
             arguments.append(f"++common.wandb_project={options.wandb}")
         return arguments
 
+    def task(self, options) -> str:
+        """A line for `fwp-slurm submit`: name, records, folder, no checkpoints, and the command."""
+        sizes, results = ",".join(map(str, self.sizes)), str(options.results)
+        paths = [records.record_path(results, options.figure, self.curve, self.seed, f"S{size}") for size in self.sizes]
+        command = ["fwp-sweep", options.figure, "--curves", self.curve, "--sizes", sizes, "--seeds", str(self.seed)]
+        command += ["--jobs", "1", "--results", results]
+        for name in ("max_update", "wandb"):
+            if getattr(options, name) is not None:
+                command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        name = f"{self.curve}/S{'-'.join(map(str, self.sizes))}/seed{self.seed}"
+        folder = str(paths[0].parents[1])
+        return "\t".join([name, ",".join(map(str, paths)), folder, "0", f"cells={shlex.join(command)}"])
+
 
 def main(argv=None) -> int:
     options = parse_arguments(argv)
@@ -81,7 +95,12 @@ def main(argv=None) -> int:
         print(f"fwp-sweep: {error}", file=sys.stderr)
         return 2
     multiruns = group_cells(unfinished)
-    print(f"{options.figure}: {len(finished)} of {len(finished) + len(unfinished)} cells are finished", flush=True)
+    count = f"{options.figure}: {len(finished)} of {len(finished) + len(unfinished)} cells are finished"
+    print(count, file=sys.stderr if options.list_tasks else sys.stdout, flush=True)
+    if options.list_tasks:
+        for multirun in multiruns:
+            print(multirun.task(options))
+        return 0
     if options.dry_run:
         for multirun in multiruns:
             print(" ".join(multirun.arguments(figure, options)))
@@ -108,6 +127,7 @@ def parse_arguments(argv):
                         "then says mini; default: the paper's 100,000)")  # fmt: skip
     parser.add_argument("--wandb", metavar="PROJECT", help="log to this wandb project, one run a cell "
                         "(WANDB_MODE=offline works)")  # fmt: skip
+    parser.add_argument("--list-tasks", action="store_true", help="print what is missing for `fwp-slurm submit`")
     parser.add_argument("--dry-run", action="store_true", help="print the training commands and stop")
     options = parser.parse_args(argv)
     figure = FIGURES[options.figure]

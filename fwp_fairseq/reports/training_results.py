@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from fwp_fairseq.records import SCALES, read_records, record_path, runs_dir
-from fwp_fairseq.reports.report import ReportError
+from fwp_fairseq.reports.failures import read_failures
+from fwp_fairseq.reports.report import Cell, ReportError
+
 
 @dataclass(frozen=True)
 class TrainingTable:
@@ -22,12 +24,13 @@ class TrainingTable:
 
 @dataclass
 class Results:
-    """The runs of one scale: {(setting, row): records, one a seed}; published: {(setting, row): what the
-    paper has there}."""
+    """The runs of one scale: {(setting, row): records, one a seed}; failed: {(setting, row): seeds without a record
+    whose job failed}; published: {(setting, row): what the paper has there}."""
 
     table: TrainingTable
     scale: str
     runs: dict
+    failed: dict = field(default_factory=dict)
     published: dict = field(default_factory=dict)
     finding: str | None = None
 
@@ -67,6 +70,9 @@ def load_results(results_dir, table, published, finding):
     if not usable:
         text = f"no record of {table.name} in {runs_dir(results_dir, table.name)}; run its script first"
         raise ReportError("\n".join([text, *problems]))
+    failed = {}
+    for failure in read_failures(results_dir, table.name):
+        failed.setdefault((failure["cell"], failure["row"]), []).append(failure["seed"])
     all_results = []
     for scale in SCALES:
         runs = {}
@@ -75,8 +81,29 @@ def load_results(results_dir, table, published, finding):
                 runs.setdefault((record["cell"], record["row"]), []).append(record)
         if runs:
             compared = {"published": published, "finding": finding} if scale == "paper" else {}
-            all_results.append(Results(table, scale, runs, **compared))
+            all_results.append(Results(table, scale, runs, failed, **compared))
     return all_results, problems
+
+
+def training_cells(results_dir, table, published, metrics):
+    """Every `Cell` of a table: each row in each setting, by the metric of each split of the paper.
+
+    published: {(setting, row): PaperScores}; metrics: {"valid": name, "test": name}. A setting "mini" is never compared.
+    """
+    try:
+        all_results, _ = load_results(results_dir, table, published, None)
+    except ReportError:
+        all_results = []  # nothing was run yet
+    cells = []
+    for setting in table.settings:
+        scale = "mini" if setting == "mini" else "paper"
+        for row, label in table.rows.items():
+            records = [r for results in all_results if results.scale == scale for r in results.runs.get((setting, row), [])]
+            paper = published.get((setting, row))
+            for split, metric in metrics.items():
+                number = getattr(paper, split, None) if scale == "paper" else None
+                cells.append(Cell(label, f"{setting}, {split}", metric, number, scale, records))
+    return cells
 
 
 def _what_is_wrong(record, table):

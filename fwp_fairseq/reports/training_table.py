@@ -52,18 +52,20 @@ def costs(results, setting):
 
 
 def number(results, setting, row, metric):
-    """Mean and range over the seeds, and where a run diverged, as text."""
+    """Mean and range over the seeds, and where a run diverged or its job failed, as text."""
     runs = results.runs.get((setting, row), [])
     values = [run["metrics"][metric] for run in runs if run["status"] == "finished"]
     diverged = [run["updates"] for run in runs if run["status"] == "diverged"]
-    text = ""
+    failed = results.failed.get((setting, row), [])
+    parts = []
     if values:
-        text = f"{sum(values) / len(values):.2f}"
-        if len(values) > 1:
-            text += f" ({min(values):.2f} to {max(values):.2f})"
+        several = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
+        parts.append(f"{sum(values) / len(values):.2f}{several}")
     if diverged:
-        text += f"{', ' if text else ''}diverged at update {listed(diverged)}"
-    return text
+        parts.append(f"diverged at update {listed(diverged)}")
+    if failed:
+        parts.append(f"failed, seed {listed(failed)}")
+    return ", ".join(parts)
 
 
 def listed(values):

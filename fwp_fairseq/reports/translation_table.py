@@ -23,7 +23,7 @@ def brief(results, width):
     lines = [f"{results.name}: test BLEU, sacreBLEU and tokenised with compounds split"]
     for setting in results.settings:
         for row, label in results.table.rows.items():
-            if (setting, row) in results.runs:
+            if (setting, row) in {**results.runs, **results.failed}:
                 values = (number(results, setting, row, metric) for metric in ("test_bleu", "test_bleu_compound_split"))
                 lines.append(f"{setting:7} {label:40} {'  '.join(f'{value:>9}' for value in values)}"[:width])
     return "\n".join(lines) + "\n"

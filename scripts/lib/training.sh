@@ -7,6 +7,8 @@
 #   evaluate CHECKPOINT    numbers and record of a trained row
 # and calls `run_table OPTIONS`: data, then each row trained, evaluated and recorded, then the table.
 
+source scripts/lib/slurm.sh
+
 # By default glibc returns every large tensor to the system and faults it in again, a third of the
 # time of a training on CPU.
 export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-4294967296}
@@ -32,27 +34,35 @@ check_number() {
     [[ $2 =~ ^[1-9][0-9]*$ ]] || usage_error "$1: expected a whole number >= 1, got '$2'"
 }
 
-# The rows of text, or the tokens, of an update of one row of the table, as its configuration has them.
-row_batch() {
-    local file
-    for file in "$configs/unbounded/$setting/$1.yaml" "$configs/$setting.yaml"; do
-        if [ -e "$file" ]; then
-            sed -n "s/^  $batch_field: *//p" "$file"
-            return
-        fi
+# A number that the configuration of a row has: `row_value batch_size ROW`.
+row_value() {
+    local file value
+    for file in "$configs/unbounded/$setting/$2.yaml" "$configs/$setting.yaml"; do
+        value=$(sed -n "s/^  $1: *//p" "$file" 2>/dev/null) || continue
+        [ -z "$value" ] || { printf '%s' "$value" && return; }
+    done
+}
+
+check_batch() {
+    local row
+    for row in ${rows//,/ }; do
+        [ "$batch_field" = max_tokens ] || [ $(($(row_value batch_size "$row") % (processes * accumulate))) = 0 ] ||
+            usage_error "--processes $processes times --accumulate $accumulate does not divide the" \
+                "batch of $(row_value batch_size "$row") that $row has"
     done
 }
 
 parse_options() {
     rows=$all_rows seeds=1 results=results data="" jobs=1 processes=1 accumulate=1 precision=fp32
-    max_update="" wandb="" dry_run=""
+    max_update="" wandb="" dry_run="" action=run step=""
     while [ $# -gt 0 ]; do
         case $1 in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
         local name=${1#--}
         case $1 in
         --dry-run) dry_run=yes && shift && continue ;;
+        --slurm | --status | --cancel | --preflight) action=$(slurm_action "$1") && shift && continue ;;
         --setting | --rows | --seeds | --results | --data | --jobs | --processes | --accumulate | \
-            --precision | --max-update | --wandb) ;;
+            --precision | --max-update | --wandb | --step) ;;
         *) [[ " $extra_options " == *" $name "* ]] || usage_error "unknown argument '$1'" ;;
         esac
         [ -n "${2:-}" ] || usage_error "$1 needs a value"
@@ -62,7 +72,8 @@ parse_options() {
     check_in --setting "$all_settings" "$setting"
     check_in --rows "$all_rows" "$rows"
     check_in --precision "fp32 bf16 fp16" "$precision"
-    local name row
+    [ -z "$step" ] || check_in --step "train evaluate" "$step"
+    local name
     for name in jobs processes accumulate $extra_options; do
         [ -z "${!name}" ] || check_number "--$name" "${!name}"
     done
@@ -72,12 +83,8 @@ parse_options() {
         [ "$results" != results ] ||
             usage_error "--max-update makes other runs than the table's: give them their own --results"
     fi
-    for row in ${rows//,/ }; do
-        [ "$batch_field" = max_tokens ] || [ $(($(row_batch "$row") % (processes * accumulate))) = 0 ] ||
-            usage_error "--processes $processes times --accumulate $accumulate does not divide the" \
-                "batch of $(row_batch "$row") that $row has"
-    done
-    if [ "$precision" = fp16 ] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
+    check_batch
+    if [ "$precision" = fp16 ] && [ "$action" = run ] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
         usage_error "--precision fp16 is for GPUs, and there is none here; bf16 runs on CPUs"
     fi
 }
@@ -93,23 +100,42 @@ corpus_data() {
     [ -e "$data/text_stats.json" ] || run python "$2" --dest "data/$1"
 }
 
-# Trains (or resumes) one row with one seed unless that is done, and evaluates it.
-run_cell() {
+# The training of one row with one seed, into the array `train`, and the folder of its checkpoints, into `folder`.
+training_command() {
     local row=$1 seed=$2 options=() batch
-    local folder=runs/$experiment/$row/$setting/seed$seed${max_update:+-$max_update-updates}
+    folder=runs/$experiment/$row/$setting/seed$seed${max_update:+-$max_update-updates}
     row_options "$row"
-    batch=$(row_batch "$row")
-    local train=(fairseq-hydra-train --config-dir "$configs" --config-name "$setting" "${options[@]}")
+    batch=$(row_value "$batch_field" "$row")
+    train=(fairseq-hydra-train --config-dir "$configs" --config-name "$setting" "${options[@]}")
     train+=("common.seed=$seed" "task.data='$data'" "checkpoint.save_dir=$folder")
     train+=("dataset.$batch_field=$((batch / (processes * accumulate)))" "optimization.update_freq=[$accumulate]")
     [ "$precision" = fp32 ] || train+=("common.$precision=true")
     [ -z "$max_update" ] || train+=("optimization.max_update=$max_update")
     [ -z "$wandb" ] || train+=("common.wandb_project='$wandb'")
-    if [ "$processes" -gt 1 ]; then
-        train=(torchrun --standalone "--nproc_per_node=$processes" --no-python bash scripts/lib/process.sh "${train[@]}")
+    local launcher=()
+    if [ -n "${srun_options:-}" ]; then
+        launcher=(srun --kill-on-bad-exit=1 "${srun_options[@]}")
+    elif [ "$processes" -gt 1 ] && [ "${SLURM_NTASKS:-}" = "$processes" ]; then
+        # a job that has a task for each process, on all of its nodes
+        launcher=(srun --kill-on-bad-exit=1)
+    elif [ "$processes" -gt 1 ]; then
+        launcher=(torchrun --standalone "--nproc_per_node=$processes" --no-python)
     fi
-    if ! grep -qsE '"status": "(finished|diverged)"' "$folder/training.json"; then
+    [ "$processes" = 1 ] || launcher+=(bash scripts/lib/process.sh)
+    train=("${launcher[@]}" "${train[@]}")
+}
+
+# Trains (or resumes) one row with one seed unless that is done, and evaluates it; --step: one of the two.
+run_cell() {
+    local train folder ended='"status": "(finished|diverged)"'
+    training_command "$1" "$2"
+    if [ "$step" != evaluate ] && ! grep -qsE "$ended" "$folder/training.json"; then
         run "${train[@]}" || return 1
+    fi
+    [ "$step" != train ] || return 0
+    if [ -z "$dry_run" ] && ! grep -qsE "$ended" "$folder/training.json"; then
+        printf 'error: %s: the training has not ended\n' "$folder" >&2
+        return 1
     fi
     local checkpoint=best
     ! grep -qs '"status": "diverged"' "$folder/training.json" || checkpoint=last
@@ -129,10 +155,65 @@ run_cell_logged() {
     fi
 }
 
+# One line for fwp-slurm submit: what a cell is called, its record, its folder, the words between two checkpoints, and
+# the commands of its two steps.
+slurm_task() {
+    local train folder row=$1 seed=$2 command option words
+    training_command "$row" "$seed"
+    words=$(($(row_value "$batch_field" "$row") * $(row_value validate_interval_updates "$row")))
+    [ "$batch_field" = max_tokens ] || words=$((words * $(row_value tokens_per_sample "$row")))
+    command=(bash "scripts/${0##*/}" --setting "$setting" --rows "$row" --seeds "$seed" --data "$data")
+    command+=(--results "$results" --accumulate "$accumulate" --precision "$precision")
+    for option in max_update wandb $extra_options; do
+        [ -z "${!option}" ] || command+=("--${option//_/-}" "${!option}")
+    done
+    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$row/$setting/seed$seed" \
+        "$results/runs/$experiment/$row/$setting/seed$seed.json" "$folder" "$words" \
+        "train=$(printf '%q ' "${command[@]}" --processes "$processes" --step train)" \
+        "evaluate=$(printf '%q ' "${command[@]}" --step evaluate)"
+}
+
+# One line for fwp-slurm preflight: the name of a row, its updates, the updates between two checkpoints, and a command
+# that trains it for as few updates as show its speed.
+preflight_task() {
+    local train folder row=$1 updates=${max_update:-$(row_value max_update "$1")} max_update=10 wandb=""
+    training_command "$row" "${seeds%%,*}"
+    train+=("checkpoint.save_dir=$preflight_folder/$row" checkpoint.no_save=true dataset.max_valid_steps=1)
+    train+=(common.log_format=json common.log_interval=2)
+    printf '%s\t%s\t%s\t%s\n' "$row/$setting" "$updates" "$(row_value validate_interval_updates "$row")" \
+        "$(printf '%q ' "${train[@]}")"
+}
+
+preflight() {
+    local row srun_options=()
+    if on_login_node; then mapfile -t srun_options < <(fwp-slurm srun-options); fi
+    preflight_folder=runs/preflight/$experiment
+    for row in ${rows//,/ }; do preflight_task "$row"; done | fwp-slurm preflight "$experiment" --results "$results" \
+        --folder "$preflight_folder" --seeds "$(wc -w <<<"${seeds//,/ }")" --processes "$processes"
+}
+
+# On a cluster configs/slurm.yaml says on how many processes a row is trained.
+take_processes_from_slurm() {
+    [ "$processes" = 1 ] && [ "$jobs" = 1 ] ||
+        usage_error "--$action: the processes of a row are nodes times GPUs in configs/slurm.yaml, and the rows that" \
+            "run at a time are max_running there; leave --processes and --jobs out"
+    processes=$(fwp-slurm processes) || exit 2
+    check_batch
+}
+
 run_table() {
     parse_options "$@"
-    [ -n "$dry_run" ] || prepare_environment
+    [ -n "$dry_run" ] && [ "$action" = run ] || prepare_environment
+    case $action in
+    status | cancel) exec fwp-slurm "$action" "$experiment" --results "$results" ;;
+    slurm) take_processes_from_slurm ;;
+    preflight) ! on_login_node || take_processes_from_slurm ;;
+    esac
     prepare_data
+    if [ "$action" = preflight ]; then
+        preflight
+        return
+    fi
     local row seed record cells=() status=0
     for seed in ${seeds//,/ }; do
         for row in ${rows//,/ }; do
@@ -144,15 +225,21 @@ run_table() {
             fi
         done
     done
+    if [ "$action" = slurm ] && [ ${#cells[@]} -gt 0 ]; then
+        local cell
+        for cell in "${cells[@]}"; do slurm_task $cell; done |
+            fwp-slurm submit "$experiment" --results "$results" ${dry_run:+--dry-run} || exit
+        return
+    fi
     if [ ${#cells[@]} -gt 0 ]; then
         [ -z "$dry_run" ] || jobs=1
         [ "$jobs" = 1 ] || export OMP_NUM_THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
         export experiment configs batch_field setting results data jobs processes accumulate precision
-        export stride max_update wandb dry_run
-        export -f run row_options row_batch evaluate run_cell run_cell_logged
+        export stride max_update wandb dry_run step
+        export -f run row_options row_value evaluate training_command run_cell run_cell_logged
         # xargs keeps the cells in the foreground, so that Ctrl-C reaches them.
         printf '%s\n' "${cells[@]}" | xargs -P "$jobs" -L 1 bash -c 'run_cell_logged "$@"' cell || status=1
     fi
-    run fwp-report "$experiment" --results "$results" --brief || status=1
+    [ -n "$step" ] || run fwp-report "$experiment" --results "$results" --brief || status=1
     return "$status"
 }
