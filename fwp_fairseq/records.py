@@ -194,10 +194,10 @@ def read_records(results_dir, experiment):
     """All records of an experiment, in the order of their paths, and what is wrong with the rest.
 
     Returns (records, problems); a problem is a text "<path>: <reason>". A corrupt file, one that
-    is no record, and one that describes another run than its path says is a problem; nothing is
-    changed or removed.
+    is no record, and one that describes another run than its path says is a problem, and so is the
+    older of two records of one run; nothing is changed or removed.
     """
-    records, problems = [], []
+    found, problems = {}, []  # where a record belongs -> the files that say so
     for path in sorted(runs_dir(results_dir, experiment).rglob("*.json")):
         try:
             record = read_record(path)
@@ -207,10 +207,15 @@ def read_records(results_dir, experiment):
         except RecordError as error:
             problems.append(f"{path}: {error}")
             continue
-        if path != expected:
-            problems.append(f"{path}: describes the run that belongs in {expected}")
-        else:
-            records.append(record)
+        found.setdefault(expected, []).append((record["created"], path, record))
+    records = []
+    for expected, same_run in found.items():
+        *older, (_, newest, record) = sorted(same_run, key=lambda entry: entry[0])
+        if len(same_run) == 1 and newest != expected:
+            problems.append(f"{newest}: describes the run that belongs in {expected}")
+            continue
+        problems += [f"{path}: older than {newest}, which is of the same run" for _, path, _ in older]
+        records.append(record)
     return records, problems
 
 

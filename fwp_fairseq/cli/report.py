@@ -8,7 +8,6 @@ from pathlib import Path
 from fwp_fairseq.reports import REPORTS, ReportError
 from fwp_fairseq.reports.everything import build_everything, differences_from_records
 from fwp_fairseq.reports.overview import PAGE, what_was_run
-from fwp_fairseq.reports.failures import failed_section, read_failures
 
 DESCRIPTION = """\
 Build one of the paper's tables or figures from the records in <results>/runs:

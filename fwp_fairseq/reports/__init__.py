@@ -1,7 +1,7 @@
 """Tables and figures of the paper, built from run records; `fwp-report` is the command.
 
-One module a table or figure, with a function `build(results_dir)` that returns a `Report`. A new
-one is a new module and a line here.
+One module a table or figure, with a function `build(results_dir)` that returns a `Report`, and where the
+paper has numbers `cells(results_dir)`, a list of `Cell`. A new one is a new module and a line here.
 """
 
 from fwp_fairseq.reports import (
@@ -27,4 +27,14 @@ REPORTS = {
     "table_wmt14": table_wmt14.build,
 }
 
-__all__ = ["REPORTS", "Part", "Report", "ReportError"]
+# what the paper has, in the order of the page that shows all of it
+CELLS = {
+    "figure_capacity": figure_capacity.cells,
+    "figure_update_rule": figure_update_rule.cells,
+    "table_wmt14": table_wmt14.cells,
+    "table_wikitext103": table_wikitext103.cells,
+    "table_wikitext103_ablation": table_wikitext103_ablation.cells,
+    "table_wikitext103_unbounded": table_wikitext103_unbounded.cells,
+}
+
+__all__ = ["CELLS", "REPORTS", "Part", "Report", "ReportError"]

@@ -1,6 +1,6 @@
 """Figure "capacity": retrieval loss against the number of associations, sum rule (setting 1)."""
 
-from fwp_fairseq.reports.synthetic import build_synthetic
+from fwp_fairseq.reports.synthetic import build_synthetic, synthetic_cells
 from fwp_fairseq.reports.synthetic_results import Curve, SyntheticFigure
 
 FIGURE = SyntheticFigure(
@@ -25,3 +25,7 @@ FIGURE = SyntheticFigure(
 
 def build(results_dir):
     return build_synthetic(results_dir, FIGURE)
+
+
+def cells(results_dir):
+    return synthetic_cells(results_dir, FIGURE)

@@ -1,6 +1,6 @@
 """Figure "update rule": retrieval of overwritten values, three update rules (setting 2)."""
 
-from fwp_fairseq.reports.synthetic import build_synthetic
+from fwp_fairseq.reports.synthetic import build_synthetic, synthetic_cells
 from fwp_fairseq.reports.synthetic_results import Curve, SyntheticFigure
 
 FIGURE = SyntheticFigure(
@@ -28,3 +28,7 @@ FIGURE = SyntheticFigure(
 
 def build(results_dir):
     return build_synthetic(results_dir, FIGURE)
+
+
+def cells(results_dir):
+    return synthetic_cells(results_dir, FIGURE)

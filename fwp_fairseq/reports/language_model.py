@@ -1,7 +1,7 @@
 """Builds the report of a language modelling table; `table_wikitext103` and the others of its kind use it."""
 
 from fwp_fairseq.reports import language_model_table, training_plot
-from fwp_fairseq.reports.training_results import TrainingTable, load_results
+from fwp_fairseq.reports.training_results import TrainingTable, load_results, training_cells
 from fwp_fairseq.reports.report import Part, Report
 
 
@@ -34,3 +34,7 @@ def _part(results):
         brief=lambda width: language_model_table.brief(results, width),
         figure=lambda: training_plot.png(results),
     )
+
+
+def language_model_cells(results_dir, table, published=None):
+    return training_cells(results_dir, table, published or {}, {"valid": "valid_ppl", "test": "test_ppl"})

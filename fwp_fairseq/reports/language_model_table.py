@@ -1,5 +1,6 @@
 """Markdown table and short terminal table of language models."""
 
+from fwp_fairseq.reports.failures import failed_section
 from fwp_fairseq.reports.report import markdown_table
 from fwp_fairseq.reports.training_table import costs, figure, how_to_read, listed, number, title
 
@@ -12,7 +13,7 @@ def markdown(results):
         if comparisons:
             sections.append(comparisons)
         sections += ["### Cost", costs(results, setting)]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(sections) + "\n" + failed_section(results.failures)
 
 
 def brief(results, width):
@@ -20,10 +21,10 @@ def brief(results, width):
     lines = [f"{results.name}: perplexity, valid and test"]
     for setting in results.settings:
         for row, label in results.table.rows.items():
-            if (setting, row) in {**results.runs, **results.failed}:
+            if (setting, row) in results.runs or results.failed_seeds(setting, row):
                 values = (number(results, setting, row, metric) for metric in ("valid_ppl", "test_ppl"))
                 lines.append(f"{setting:7} {label:40} {'  '.join(f'{value:>9}' for value in values)}"[:width])
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + failed_section(results.failures)
 
 
 def _way_of_reading(results):

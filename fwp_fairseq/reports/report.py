@@ -24,6 +24,22 @@ class Report:
     problems: list[str] = field(default_factory=list)  # records that were left out, and why
 
 
+@dataclass
+class Cell:
+    """One number that the paper has or that stands beside it, and our runs of it, one a seed.
+
+    metric: its name in the records; published: the number, a text such as ">260", or None; scale: "paper", or "mini"
+    for what is never compared.
+    """
+
+    row: str
+    place: str
+    metric: str
+    published: float | str | None
+    scale: str
+    records: list[dict]
+
+
 def markdown_table(header, rows, text_columns=0):
     """Markdown table; the first `text_columns` columns are set left, the others, numbers, right.
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fwp_fairseq.records import SCALES, read_records, record_path, runs_dir
+from fwp_fairseq.reports.failures import failed_section, read_failures
 from fwp_fairseq.reports.published import authors_synthetic, paper_finding
 from fwp_fairseq.reports.report import ReportError
 
@@ -66,6 +67,7 @@ class SyntheticResults:
     records: list[dict]
     ours: dict[tuple[str, int], Outcome]
     authors: dict  # (row, S) -> AuthorsRun; empty at mini scale, which is not comparable
+    failures: list  # of the jobs whose runs left no record
 
     @property
     def name(self):
@@ -94,12 +96,14 @@ def load_results(results_dir, figure):
         else:
             place = (record[field] for field in ("experiment", "row", "seed", "cell"))
             problems.append(f"{record_path(results_dir, *place)}: {wrong}")
+    failures = read_failures(results_dir, figure.name)
     if not usable:
         left_out = "".join(f"\n  left out: {problem}" for problem in problems)
         raise ReportError(
             f"no records of {figure.name} in {runs_dir(results_dir, figure.name)}; "
             f"make them with `bash scripts/{figure.name}.sh`, or name their folder with --results"
             + left_out
+            + failed_section(failures)
         )
     finding = paper_finding(results_dir, figure.name)
     results = []
@@ -109,7 +113,7 @@ def load_results(results_dir, figure):
             comparable = scale == "paper"
             authors = authors_synthetic(results_dir, figure.authors_name) if comparable else {}
             results.append(
-                SyntheticResults(figure, scale, finding, of_scale, _outcomes(of_scale), authors)
+                SyntheticResults(figure, scale, finding, of_scale, _outcomes(of_scale), authors, failures)
             )
     return results, problems
 

@@ -1,5 +1,6 @@
 """Markdown table and short terminal table of a synthetic figure."""
 
+from fwp_fairseq.reports.failures import failed_section
 from fwp_fairseq.reports.report import markdown_table
 from fwp_fairseq.reports.synthetic_results import REACHED, TOLERANCE, agreements, mean
 
@@ -25,7 +26,7 @@ def markdown(results):
     sections += [overview, _overview(results)]
     for curve in figure.curves:
         sections += [f"## {curve.label}", _curve_table(results, curve)]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(sections) + "\n" + failed_section(results.failures)
 
 
 def brief(results, width=100):
@@ -50,7 +51,7 @@ def brief(results, width=100):
         for curve in curves:
             texts = [cells[curve, size].rjust(cell_width) for size in sizes]
             lines.append("".join([curve.label.ljust(label_width), *texts]))
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(line.rstrip() for line in lines) + "\n" + failed_section(results.failures)
 
 
 def _how_to_read(results):

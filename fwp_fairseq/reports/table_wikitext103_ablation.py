@@ -1,6 +1,10 @@
 """Table "ablation": the delta rule without positions, with attention normalisation, without sum normalisation."""
 
-from fwp_fairseq.reports.language_model import build_language_model, language_model_table_of
+from fwp_fairseq.reports.language_model import (
+    build_language_model,
+    language_model_cells,
+    language_model_table_of,
+)
 from fwp_fairseq.reports.published import paper_finding
 
 TABLE = language_model_table_of(
@@ -21,3 +25,7 @@ TABLE = language_model_table_of(
 
 def build(results_dir):
     return build_language_model(results_dir, TABLE, finding=paper_finding(results_dir, TABLE.name))
+
+
+def cells(results_dir):
+    return language_model_cells(results_dir, TABLE)

@@ -1,6 +1,10 @@
 """Table "unbounded": fast weights carried through the whole text beside Transformer-XLs of several state sizes."""
 
-from fwp_fairseq.reports.language_model import build_language_model, language_model_table_of
+from fwp_fairseq.reports.language_model import (
+    build_language_model,
+    language_model_cells,
+    language_model_table_of,
+)
 from fwp_fairseq.reports.published import paper_unbounded
 
 TABLE = language_model_table_of(
@@ -22,7 +26,16 @@ STATES = {"0.13M": "transformer_xl_1x", "6.29M": "transformer_xl_48x"}
 
 
 def build(results_dir):
-    published = {}
-    for (row, state), perplexities in paper_unbounded(results_dir, TABLE.name).items():
-        published["medium", STATES[state] if row == "transformer_xl" else row] = perplexities
-    return build_language_model(results_dir, TABLE, published=published)
+    return build_language_model(results_dir, TABLE, published=published(results_dir))
+
+
+def cells(results_dir):
+    return language_model_cells(results_dir, TABLE, published(results_dir))
+
+
+def published(results_dir):
+    """{("medium", row): PaperScores}."""
+    return {
+        ("medium", STATES[state] if row == "transformer_xl" else row): scores
+        for (row, state), scores in paper_unbounded(results_dir, TABLE.name).items()
+    }

@@ -1,7 +1,7 @@
 """Table "WMT14 En-De": BLEU of translation models with linear attention (section 6.2)."""
 
 from fwp_fairseq.reports.published import paper_bleu
-from fwp_fairseq.reports.translation import LINEAR_ROWS, build_translation, translation_table_of
+from fwp_fairseq.reports.translation import LINEAR_ROWS, build_translation, translation_cells, translation_table_of
 
 TABLE = translation_table_of(
     name="table_wmt14",
@@ -20,5 +20,13 @@ TABLE = translation_table_of(
 
 
 def build(results_dir):
-    published = {("base", row): scores for row, scores in paper_bleu(results_dir).items()}
-    return build_translation(results_dir, TABLE, published=published)
+    return build_translation(results_dir, TABLE, published=published(results_dir))
+
+
+def cells(results_dir):
+    return translation_cells(results_dir, TABLE, published(results_dir))
+
+
+def published(results_dir):
+    """{("base", row): PaperScores}."""
+    return {("base", row): scores for row, scores in paper_bleu(results_dir).items()}

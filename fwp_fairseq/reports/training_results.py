@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from fwp_fairseq.records import SCALES, read_records, record_path, runs_dir
-from fwp_fairseq.reports.failures import read_failures
+from fwp_fairseq.reports.failures import failed_section, read_failures
 from fwp_fairseq.reports.report import Cell, ReportError
 
 
@@ -24,13 +24,13 @@ class TrainingTable:
 
 @dataclass
 class Results:
-    """The runs of one scale: {(setting, row): records, one a seed}; failed: {(setting, row): seeds without a record
-    whose job failed}; published: {(setting, row): what the paper has there}."""
+    """The runs of one scale: {(setting, row): records, one a seed}; failures: of the jobs whose runs left no record;
+    published: {(setting, row): what the paper has there}."""
 
     table: TrainingTable
     scale: str
     runs: dict
-    failed: dict = field(default_factory=dict)
+    failures: list = field(default_factory=list)
     published: dict = field(default_factory=dict)
     finding: str | None = None
 
@@ -45,6 +45,9 @@ class Results:
     @property
     def records(self):
         return [record for records in self.runs.values() for record in records]
+
+    def failed_seeds(self, setting, row):
+        return [failure["seed"] for failure in self.failures if (failure["cell"], failure["row"]) == (setting, row)]
 
     def mean(self, setting, row, metric):
         """Mean over the seeds that did not diverge, None where there is none."""
@@ -67,12 +70,10 @@ def load_results(results_dir, table, published, finding):
         else:
             path = record_path(results_dir, table.name, record["row"], record["seed"], record["cell"])
             problems.append(f"{path}: {reason}")
+    failures = read_failures(results_dir, table.name)
     if not usable:
         text = f"no record of {table.name} in {runs_dir(results_dir, table.name)}; run its script first"
-        raise ReportError("\n".join([text, *problems]))
-    failed = {}
-    for failure in read_failures(results_dir, table.name):
-        failed.setdefault((failure["cell"], failure["row"]), []).append(failure["seed"])
+        raise ReportError("\n".join([text, *problems, failed_section(failures)]))
     all_results = []
     for scale in SCALES:
         runs = {}
@@ -81,7 +82,7 @@ def load_results(results_dir, table, published, finding):
                 runs.setdefault((record["cell"], record["row"]), []).append(record)
         if runs:
             compared = {"published": published, "finding": finding} if scale == "paper" else {}
-            all_results.append(Results(table, scale, runs, failed, **compared))
+            all_results.append(Results(table, scale, runs, failures, **compared))
     return all_results, problems
 
 

@@ -56,7 +56,7 @@ def number(results, setting, row, metric):
     runs = results.runs.get((setting, row), [])
     values = [run["metrics"][metric] for run in runs if run["status"] == "finished"]
     diverged = [run["updates"] for run in runs if run["status"] == "diverged"]
-    failed = results.failed.get((setting, row), [])
+    failed = results.failed_seeds(setting, row)
     parts = []
     if values:
         several = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""

@@ -2,7 +2,7 @@
 
 from fwp_fairseq.reports import training_plot, translation_table
 from fwp_fairseq.reports.report import Part, Report
-from fwp_fairseq.reports.training_results import TrainingTable, load_results
+from fwp_fairseq.reports.training_results import TrainingTable, load_results, training_cells
 
 LINEAR_ROWS = {
     "linear": "linear (elu)",
@@ -36,3 +36,8 @@ def _part(results, results_dir):
         brief=lambda width: translation_table.brief(results, width),
         figure=lambda: training_plot.png(results),
     )
+
+
+def translation_cells(results_dir, table, published=None):
+    metrics = {"valid": "valid_bleu_compound_split", "test": "test_bleu_compound_split"}
+    return training_cells(results_dir, table, published or {}, metrics)

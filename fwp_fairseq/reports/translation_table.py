@@ -1,6 +1,7 @@
 """Markdown table and short terminal table of translation models: BLEU, and sample translations."""
 
 from fwp_fairseq.records import record_path
+from fwp_fairseq.reports.failures import failed_section
 from fwp_fairseq.reports.report import markdown_table
 from fwp_fairseq.reports.training_table import costs, figure, how_to_read, listed, number, title
 
@@ -15,7 +16,7 @@ def markdown(results, results_dir):
         samples = _samples(results, setting, results_dir)
         if samples:
             sections += ["### Samples", samples]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(sections) + "\n" + failed_section(results.failures)
 
 
 def brief(results, width):
@@ -23,10 +24,10 @@ def brief(results, width):
     lines = [f"{results.name}: test BLEU, sacreBLEU and tokenised with compounds split"]
     for setting in results.settings:
         for row, label in results.table.rows.items():
-            if (setting, row) in {**results.runs, **results.failed}:
+            if (setting, row) in results.runs or results.failed_seeds(setting, row):
                 values = (number(results, setting, row, metric) for metric in ("test_bleu", "test_bleu_compound_split"))
                 lines.append(f"{setting:7} {label:40} {'  '.join(f'{value:>9}' for value in values)}"[:width])
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + failed_section(results.failures)
 
 
 def _measured(results):
