@@ -45,11 +45,8 @@ class Text:
     def encode(self, text: str) -> list:
         """Symbols of a text, an end of line for each line break.
 
-        TextError where it is blank, and where it has a word that is not in the dictionary unless they are allowed,
-        which makes them <unk>.
+        TextError where it has a word that is not in the dictionary, unless they are allowed, which makes them <unk>.
         """
-        if not text.strip():
-            raise TextError("the prompt is empty; give some text, or leave the option out to begin at the start of a line")
         lines = [self.split(line) for line in text.split("\n")]
         unknown = list(dict.fromkeys(word for line in lines for word in line if not self.knows(word)))
         if unknown and not self.allow_unknown:
@@ -84,12 +81,9 @@ class Decoder:
         if symbol == self.dictionary.eos():
             self.at_line_start = True
             return "\n"
-        written = self.dictionary[symbol]
-        if self.pieces:
-            written = written.replace(WORD_BEGINS, " ")
-        elif not self.at_line_start:
-            written = " " + written
-        if self.at_line_start and self.pieces:
+        word = self.dictionary[symbol]
+        written = word.replace(WORD_BEGINS, " ") if self.pieces else f" {word}"
+        if self.at_line_start:
             written = written.removeprefix(" ")
         self.at_line_start = False
         return written

@@ -34,14 +34,8 @@ def main(argv=None) -> int:
     """Run the command; returns its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    from fwp_fairseq.generation import Sampler
-
     try:
-        sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
-    except ValueError as error:
-        parser.error(str(error))
-    try:
-        run(options, sampler)
+        run(options, make_sampler(options, parser))
     # ValueError: what the package raises for settings and data that do not fit
     except (ModelError, ValueError) as error:
         print(f"fwp-generate: error: {error}", file=sys.stderr)
@@ -53,6 +47,15 @@ def main(argv=None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return 0
+
+
+def make_sampler(options, parser):
+    from fwp_fairseq.generation import Sampler
+
+    try:
+        return Sampler(options.temperature, options.top_k, options.top_p, options.seed)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def run(options, sampler) -> None:
@@ -79,13 +82,16 @@ def run(options, sampler) -> None:
 
 
 def read_prompt(options):
-    """The text of --prompt or --prompt-file, None without either; ValueError where the file cannot be read."""
-    if options.prompt_file is None:
-        return options.prompt
-    try:
-        return options.prompt_file.read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--prompt-file {options.prompt_file} cannot be read as UTF-8 text ({error})")
+    """The text of --prompt or --prompt-file, None without either; ValueError where it is blank or cannot be read."""
+    prompt = options.prompt
+    if options.prompt_file is not None:
+        try:
+            prompt = options.prompt_file.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--prompt-file {options.prompt_file} cannot be read as UTF-8 text ({error})")
+    if prompt is not None and not prompt.strip():
+        raise ValueError("the prompt is empty; give some text, or leave the option out to begin at the start of a line")
+    return prompt
 
 
 def _parser():

@@ -36,6 +36,7 @@ def png(runs, names):
 def draw(runs, names):
     """The figure as a matplotlib Figure, on no screen."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(11, 0.6 + 4.4 * len(runs)), layout="constrained")
     rows = figure.subplots(len(runs), len(PANELS), squeeze=False)
@@ -50,6 +51,9 @@ def draw(runs, names):
             panel.set_xlabel("position of the token in the text")
             panel.set_ylabel(label)
             panel.grid(True, which="major", linewidth=0.4, alpha=0.4)
+        # 60 rather than 6 × 10^1, on an axis that spans little more than a power of ten
+        axes[0].yaxis.set_major_formatter(LogFormatter())
+        axes[0].yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.6)))
         axes[0].set_title(f"{run.title}\n{run.sizes}", fontsize=9, loc="left")
         axes[1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
     return figure
