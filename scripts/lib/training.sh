@@ -237,8 +237,9 @@ run_table() {
         export experiment configs batch_field setting results data jobs processes accumulate precision
         export stride max_update wandb dry_run step
         export -f run row_options row_value evaluate training_command run_cell run_cell_logged
-        # xargs keeps the cells in the foreground, so that Ctrl-C reaches them.
-        printf '%s\n' "${cells[@]}" | xargs -P "$jobs" -L 1 bash -c 'run_cell_logged "$@"' cell || status=1
+        # xargs keeps the cells in the foreground, so that Ctrl-C reaches them. What it starts would die of the USR1 that
+        # a job sends to its training.
+        printf '%s\n' "${cells[@]}" | xargs -P "$jobs" -L 1 bash -c 'trap "" USR1 && run_cell_logged "$@"' cell || status=1
     fi
     [ -n "$step" ] || run fwp-report "$experiment" --results "$results" --brief || status=1
     return "$status"

@@ -51,7 +51,7 @@ requeue() {
         printf 'the time limit came before anything was saved in %s: raise `time` in configs/slurm.yaml\n' "$1"
     elif scontrol requeue "$id"; then
         printf 'the time limit is near: saved, and requeued\n'
-        sleep 60 # SLURM ends this job meanwhile
+        exec sleep 60 # until SLURM ends this job
     else
         printf 'the job could not be requeued; submit it again with the same command, it resumes\n'
     fi
