@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from fwp_fairseq import records
-from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_model
+from fwp_fairseq import records, wandb_run
+from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_language_model
 
 DESCRIPTION = """\
 Perplexity of a language model with a sliding window: every token of the split
@@ -63,7 +63,7 @@ def evaluate(options) -> None:
         log = read_training_log(options.checkpoint.parent)
         if log is None:
             raise EvaluationError(f"{options.checkpoint.parent}: no training.json there, so no record can be written")
-    cfg, model, dictionary = load_model(options.checkpoint, options.data)
+    cfg, model, dictionary = load_language_model(options.checkpoint, options.data)
     context = choose_context(options, cfg)
     window = options.window or (context == "stream" and cfg.task.tokens_per_sample_eval) or cfg.task.tokens_per_sample
     metrics, curves = {}, {}
@@ -84,7 +84,9 @@ def evaluate(options) -> None:
                 curves |= {f"{split}_position": curve.edges.tolist(), f"{split}_position_loss": curve.losses()}
     if log is not None:
         record = language_model_record(cfg, model, dictionary, log, metrics, curves)
-        print(f"record: {records.write_record(options.results, record)}")
+        written = records.write_record(options.results, record)
+        print(f"record: {written}")
+        wandb_run.add_evaluation(options.checkpoint.parent, written)
 
 
 def read_split(data: Path, split: str, dictionary):

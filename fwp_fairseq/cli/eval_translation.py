@@ -6,9 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from fwp_fairseq import records
+from fwp_fairseq import records, wandb_run
 from fwp_fairseq.bleu import BleuError, read_hypotheses, read_lines, read_references, score
 from fwp_fairseq.cli.bleu import write_whole
+from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_translation_model
 
 DESCRIPTION = """\
 Translate splits of a data folder with a trained model, by fairseq-generate with
@@ -30,17 +31,13 @@ that diverged gets its record without translations. Exit status: 0 done,
 SAMPLES = 10
 
 
-class EvaluationError(Exception):
-    """What stands in the way of an evaluation, and the remedy."""
-
-
 def main(argv=None) -> int:
     """Run the command; returns its exit status."""
     options = _parser().parse_args(argv)
     try:
         evaluate(options)
     # ValueError: what the package raises for settings and data that do not fit
-    except (EvaluationError, BleuError, records.RecordError, ValueError) as error:
+    except (ModelError, BleuError, records.RecordError, ValueError) as error:
         print(f"fwp-eval-translation: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -50,8 +47,7 @@ def main(argv=None) -> int:
 
 
 def evaluate(options) -> None:
-    if not options.checkpoint.is_file():  # ahead of loading fairseq, which takes seconds
-        raise EvaluationError(f"{options.checkpoint}: no such file; name a checkpoint_best.pt of a training")
+    check_checkpoint(options.checkpoint)
     splits = options.split or ["test"]
     references = {split: read_references(options.data, split) for split in splits}
     from fwp_fairseq.tasks.training_log import read_training_log
@@ -62,8 +58,8 @@ def evaluate(options) -> None:
         records.check_writable(options.results)
         log = read_training_log(options.checkpoint.parent)
         if log is None:
-            raise EvaluationError(f"{options.checkpoint.parent}: no training.json there, so no record can be written")
-    cfg, model = load_model(options.checkpoint, options.data)
+            raise ModelError(f"{options.checkpoint.parent}: no training.json there, so no record can be written")
+    cfg, model = load_translation_model(options.checkpoint, options.data)
     metrics, hypotheses = {}, {}
     if log is None or log["status"] != "diverged":
         metrics = {"beam": options.beam, "length_penalty": options.lenpen}
@@ -83,28 +79,9 @@ def evaluate(options) -> None:
             write_whole(path.with_suffix(f".{split}.txt"), "".join(f"{line}\n" for line in lines))
         if hypotheses:
             write_samples(path.with_suffix(".samples.tsv"), options.data, splits[-1], references, hypotheses)
-        print(f"record: {records.write_record(options.results, record)}")
-
-
-def load_model(checkpoint: Path, data: Path):
-    """Configuration and model; EvaluationError or ValueError where checkpoint and data do not go together."""
-    import pickle
-
-    from fairseq import checkpoint_utils
-
-    import fwp_fairseq
-
-    fwp_fairseq.register()
-    try:
-        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
-    except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise EvaluationError(
-            f"{checkpoint} cannot be read ({reason}): it is no checkpoint, or was cut off while it was written"
-        )
-    if cfg.task._name != "fwp_translation":
-        raise EvaluationError(f"{checkpoint} is not a translation model of this package")
-    return cfg, models[0]
+        written = records.write_record(options.results, record)
+        print(f"record: {written}")
+        wandb_run.add_evaluation(options.checkpoint.parent, written)
 
 
 def translate(options, split: str) -> Path:

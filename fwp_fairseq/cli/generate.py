@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fwp_fairseq.benchmarks.ops import whole_number
-from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_model
+from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_language_model
 
 DESCRIPTION = """\
 Go on with a text, symbol by symbol. Without a prompt the model begins at the
@@ -64,7 +64,7 @@ def run(options, sampler) -> None:
     from fwp_fairseq.generation import generate
     from fwp_fairseq.prompt_text import open_text
 
-    cfg, model, dictionary = load_model(options.checkpoint, options.data)
+    cfg, model, dictionary = load_language_model(options.checkpoint, options.data)
     text = open_text(options.data, dictionary, options.allow_unknown)
     start = [] if prompt is None else text.encode(prompt)
     window = cfg.task.tokens_per_sample_eval or cfg.task.tokens_per_sample

@@ -10,14 +10,10 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 
 from fwp_fairseq.models.decoder import LanguageModel, PostNormDecoder
-from fwp_fairseq.modules.fast_weight_attention import (
-    ATTENTION_NORMALIZATIONS,
-    UPDATE_RULES,
-    FastWeightAttention,
-)
-from fwp_fairseq.modules.feature_map import FEATURE_MAPS
+from fwp_fairseq.modules.fast_weight_attention import FastWeightAttention
 from fwp_fairseq.modules.positions import sinusoidal_positions
 from fwp_fairseq.modules.softmax_attention import SoftmaxAttention
+from fwp_fairseq.modules.update_rules import ATTENTION_NORMALIZATIONS
 from fwp_fairseq.ops import BACKENDS
 
 ATTENTIONS = ("softmax", "fast_weights")
@@ -26,8 +22,8 @@ ATTENTIONS = ("softmax", "fast_weights")
 @dataclass
 class LanguageModelConfig(FairseqDataclass):
     attention: ChoiceEnum(ATTENTIONS) = field(default="fast_weights", metadata={"help": "kind of self-attention"})
-    feature_map: ChoiceEnum(FEATURE_MAPS) = field(default="elu", metadata={"help": "feature map of keys and queries"})
-    update_rule: ChoiceEnum(UPDATE_RULES) = field(default="delta", metadata={"help": "how the fast weights are written"})
+    feature_map: str = field(default="elu", metadata={"help": "of keys and queries: elu, dpfp, favor, or a registered one"})
+    update_rule: str = field(default="delta", metadata={"help": "how the fast weights are written: sum, delta, or a registered one"})
     sum_normalization: bool = field(
         default=True, metadata={"help": "divide phi(k) and phi(q) by the sum of their components"}
     )

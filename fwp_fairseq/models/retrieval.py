@@ -20,6 +20,7 @@ from fwp_fairseq.modules.fast_weight_read import (
     softmax_read_weights,
     sum_read_weights,
 )
+from fwp_fairseq.modules.feature_map import registered_maps
 from fwp_fairseq.ops import (
     dpfp_feature_map,
     elu_feature_map,
@@ -39,7 +40,9 @@ EPS = 1e-6  # of the authors' synthetic code: in the sum rule's denominator and 
 @dataclass
 class RetrievalModelConfig(FairseqDataclass):
     attention: ChoiceEnum(ATTENTIONS) = field(default="fast_weights", metadata={"help": "how values are retrieved"})
-    feature_map: ChoiceEnum(FEATURE_MAPS) = field(default="elu", metadata={"help": "feature map of keys and queries"})
+    feature_map: str = field(
+        default="elu", metadata={"help": "of keys and queries: elu, dpfp, favor, tanh, or a registered one"}
+    )
     update_rule: ChoiceEnum(UPDATE_RULES) = field(default="sum", metadata={"help": "how the fast weights are written"})
     nu: Optional[int] = field(default=None, metadata={"help": "dpfp only: phi has 2 * d_key * nu components"})
     m: Optional[int] = field(default=None, metadata={"help": "favor only: phi has 2 * m components"})
@@ -88,6 +91,8 @@ class RetrievalModel(BaseFairseqModel):
     def d_phi(self) -> int:
         """Size of a key after the feature map."""
         cfg = self.cfg
+        if cfg.feature_map in registered_maps:
+            return registered_maps[cfg.feature_map].d_phi(cfg.d_key)
         return {"dpfp": 2 * cfg.d_key * (cfg.nu or 0), "favor": 2 * (cfg.m or 0)}.get(cfg.feature_map, cfg.d_key)
 
     def state_size(self, length: int) -> int:
@@ -104,6 +109,8 @@ class RetrievalModel(BaseFairseqModel):
         if cfg.feature_map == "favor":
             omega = favor_random_matrix(cfg.d_key, cfg.m, device=self.embedding.weight.device)
             return lambda x: favor_feature_map(x, omega)
+        if cfg.feature_map in registered_maps:
+            return registered_maps[cfg.feature_map].function
         return elu_feature_map if cfg.feature_map == "elu" else tanh_feature_map
 
     def project(self, keys, values, queries):
@@ -149,7 +156,8 @@ class RetrievalModel(BaseFairseqModel):
 
 def check_parts(cfg) -> None:
     """`ValueError` naming the field, the value and what is allowed, where the parts do not make a model."""
-    for name, allowed in (("attention", ATTENTIONS), ("feature_map", FEATURE_MAPS), ("update_rule", UPDATE_RULES)):
+    feature_maps = (*FEATURE_MAPS, *registered_maps)
+    for name, allowed in (("attention", ATTENTIONS), ("feature_map", feature_maps), ("update_rule", UPDATE_RULES)):
         if getattr(cfg, name) not in allowed:
             raise ValueError(f"model.{name}: got {getattr(cfg, name)!r}, allowed are {', '.join(allowed)}")
     for name, feature_map in (("nu", "dpfp"), ("m", "favor")):

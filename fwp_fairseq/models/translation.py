@@ -19,9 +19,9 @@ from fairseq.models.transformer import (
 from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecBaseConfig, QuantNoiseConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 
-from fwp_fairseq.modules.fast_weight_attention import ATTENTION_NORMALIZATIONS, UPDATE_RULES, check_heads, check_rule
-from fwp_fairseq.modules.feature_map import FEATURE_MAPS
+from fwp_fairseq.modules.fast_weight_attention import check_heads
 from fwp_fairseq.modules.translation.linear_attention import CausalAttention, LinearAttention, WholeSequenceAttention
+from fwp_fairseq.modules.update_rules import ATTENTION_NORMALIZATIONS, find_rule
 from fwp_fairseq.ops import BACKENDS
 
 logger = logging.getLogger(__name__)
@@ -35,12 +35,12 @@ class TranslationModelConfig(FairseqDataclass):
     encoder_attention: ChoiceEnum(ATTENTIONS) = field(default="linear", metadata={"help": "of the source to itself"})
     decoder_attention: ChoiceEnum(ATTENTIONS) = field(default="linear", metadata={"help": "of the target to itself"})
     cross_attention: ChoiceEnum(ATTENTIONS) = field(default="linear", metadata={"help": "of the target to the source"})
-    feature_map: ChoiceEnum(FEATURE_MAPS) = field(
+    feature_map: str = field(
         default="elu", metadata={"help": "feature map of keys and queries, wherever attention is linear"}
     )
     nu: Optional[int] = field(default=None, metadata={"help": "dpfp only, and needed there: d_phi is 2 * d_head * nu"})
     m: Optional[int] = field(default=None, metadata={"help": "favor only, and needed there: d_phi is 2 * m"})
-    update_rule: ChoiceEnum(UPDATE_RULES) = field(
+    update_rule: str = field(
         default="sum", metadata={"help": "how the decoder's self-attention is written; the other two are sums"}
     )
     sum_normalization: bool = field(
@@ -196,7 +196,7 @@ def check_parts(cfg) -> None:
             raise ValueError(f"{name}: must be >= 1, got {getattr(cfg, name)}")
     if all(getattr(cfg, name) == "softmax" for name in ATTENTION_FIELDS):
         return
-    check_rule(str(cfg.update_rule), str(cfg.attention_normalization))
+    find_rule(str(cfg.update_rule), str(cfg.attention_normalization))
     for name, owner in (("nu", "dpfp"), ("m", "favor")):
         if cfg.feature_map == owner and getattr(cfg, name) is None:
             raise ValueError(f"{name}: feature map {owner} needs an integer >= 1, got none")

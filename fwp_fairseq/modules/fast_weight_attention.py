@@ -1,4 +1,4 @@
-"""Causal self-attention with fast weights: linear attention (sum rule) and the delta rule, named by their parts.
+"""Self-attention with fast weights: linear attention (sum rule) and the delta rule, named by their parts.
 
     attention = FastWeightAttention(d_model=256, heads=8, feature_map="elu", update_rule="delta")
     out, state = attention(x)            # (B, L, 256)
@@ -9,18 +9,8 @@ import torch
 from torch import nn
 
 from fwp_fairseq.modules.feature_map import FeatureMap
-from fwp_fairseq.ops import (
-    fast_weight_delta,
-    fast_weight_step,
-    fast_weight_sum,
-    normalized_fast_weight_delta,
-    normalized_fast_weight_step,
-    normalized_fast_weight_sum,
-    sum_normalize,
-)
-
-UPDATE_RULES = ("sum", "delta")
-ATTENTION_NORMALIZATIONS = ("none", "output", "both")
+from fwp_fairseq.modules.update_rules import find_rule
+from fwp_fairseq.ops import read_state, sum_normalize
 
 
 class FastWeightAttention(nn.Module):
@@ -32,7 +22,7 @@ class FastWeightAttention(nn.Module):
     Args:
         d_model: size of inputs and outputs; a multiple of `heads`
         feature_map, nu, m: see `FeatureMap`
-        update_rule: "sum" or "delta"
+        update_rule: "sum", "delta", or a registered one, see `fwp_fairseq.modules.update_rules`
         sum_normalization: divide phi(k) and phi(q) by the sum of their components (the delta rule needs it)
         attention_normalization: "none", "output" (divide each read by z . phi(q), z the sum of all keys), or, for the
             delta rule, "both" (the read for removal too)
@@ -55,22 +45,24 @@ class FastWeightAttention(nn.Module):
     ):
         super().__init__()
         d_head = check_heads(d_model, heads)
-        check_rule(update_rule, attention_normalization)
+        self.rule = find_rule(update_rule, attention_normalization)
         self.heads, self.d_head = heads, d_head
-        self.update_rule = update_rule
         self.sum_normalization = sum_normalization
         self.attention_normalization = attention_normalization
         self.backend = backend
         self.feature_map = FeatureMap(feature_map, d_head, nu, m)
         self.qkv_projection = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.beta_projection = nn.Linear(d_model, heads, bias=False) if update_rule == "delta" else None
+        self.beta_projection = nn.Linear(d_model, heads, bias=False) if self.rule.uses_beta else None
         self.output_projection = nn.Linear(d_model, d_model, bias=False)
 
-    def forward(self, x, state=None):
+    def forward(self, x, state=None, key_padding_mask=None, is_causal=True):
         """x (B, L, d_model) -> out (B, L, d_model) and the state after the last position.
 
         The state is W (B, heads, d_phi, d_head) in float32 (float64 for float64 inputs), or (W, z) with z
         (B, heads, d_phi) where attention is normalised; None starts from zeros.
+
+        key_padding_mask: (B, L), True where a position is padding, as for `torch.nn.MultiheadAttention`: nothing is
+        written there. is_causal=False: every position reads what the whole sequence wrote.
         """
         batch, length, d_model = x.shape
         # (3, B, heads, L, d_head)
@@ -78,13 +70,16 @@ class FastWeightAttention(nn.Module):
         phi = self.feature_map(qkv[:2])
         if self.sum_normalization:
             phi = sum_normalize(phi)
-        read, state = self.update(phi[0], phi[1], qkv[2], x, state)
+        q, k, v = phi[0], phi[1], qkv[2]
+        if key_padding_mask is not None:
+            check_mask(key_padding_mask, batch, length)
+            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        beta = torch.sigmoid(self.beta_projection(x)).transpose(1, 2) if self.rule.uses_beta else None
+        read, state = self.rule.apply(q, k, v, beta, state, self.attention_normalization, self.backend)
+        if not is_causal:
+            read = read_state(state, q)
         read = read.transpose(1, 2).reshape(batch, length, d_model)
         return self.output_projection(read * self.d_head**-0.5), state
-
-    def update(self, q, k, v, x, state):
-        beta = torch.sigmoid(self.beta_projection(x)).transpose(1, 2) if self.update_rule == "delta" else None
-        return apply_rule(q, k, v, beta, state, self.attention_normalization, self.backend)
 
     @property
     def state_size(self) -> int:
@@ -100,40 +95,9 @@ def check_heads(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
-def check_rule(update_rule: str, attention_normalization: str) -> None:
-    """`ValueError` naming the argument unless the two are known and go together."""
-    if update_rule not in UPDATE_RULES:
-        raise ValueError(f"update_rule: got {update_rule!r}, allowed are {', '.join(UPDATE_RULES)}")
-    if attention_normalization not in ATTENTION_NORMALIZATIONS:
-        allowed = ", ".join(ATTENTION_NORMALIZATIONS)
-        raise ValueError(f"attention_normalization: got {attention_normalization!r}, allowed are {allowed}")
-    if attention_normalization == "both" and update_rule == "sum":
-        raise ValueError("attention_normalization: the sum rule removes nothing, so 'both' is for the delta rule")
-
-
-def apply_rule(q, k, v, beta, state, attention_normalization: str, backend: str):
-    """The delta rule, or with beta None the sum rule, over a sequence: (out, state after it).
-
-    Shapes, dtypes and errors as for `fwp_fairseq.ops.fast_weight_delta`; where attention is normalised the state is
-    the pair (W, z). A single position behind a state, as in decoding, takes the step of the rule, whatever the backend.
-    """
-    if state is not None and q.shape[2] == 1:
-        return apply_step(q, k, v, beta, state, attention_normalization)
-    if beta is None:
-        rule = fast_weight_sum if attention_normalization == "none" else normalized_fast_weight_sum
-        return rule(q, k, v, state=state, backend=backend)
-    if attention_normalization == "none":
-        return fast_weight_delta(q, k, v, beta, state=state, backend=backend)
-    return normalized_fast_weight_delta(
-        q, k, v, beta, state=state, normalisation=attention_normalization, backend=backend
-    )
-
-
-def apply_step(q, k, v, beta, state, attention_normalization: str):
-    q, k, v = (x.squeeze(2) for x in (q, k, v))
-    beta = None if beta is None else beta.squeeze(2)
-    if attention_normalization == "none":
-        out, state = fast_weight_step(state, q, k, v, beta)
-    else:
-        out, state = normalized_fast_weight_step(state, q, k, v, beta, attention_normalization)
-    return out.unsqueeze(2), state
+def check_mask(mask, batch: int, length: int) -> None:
+    """`ValueError` unless a mask of padding has a truth value for each position."""
+    if mask.shape != (batch, length) or mask.dtype != torch.bool:
+        raise ValueError(
+            f"key_padding_mask: expected shape {(batch, length)} of torch.bool, got {tuple(mask.shape)} of {mask.dtype}"
+        )

@@ -1,11 +1,47 @@
-"""The feature map of one attention layer, chosen by name; FAVOR+ keeps its random features here."""
+"""The feature map of one attention layer, chosen by name; FAVOR+ keeps its random features here.
+
+    @register_feature_map("softplus")
+    def softplus(x):
+        return torch.nn.functional.softplus(x)
+
+makes `feature_map=softplus` work wherever the name of a feature map is asked for; docs/extending.md walks through it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import nn
 
 from fwp_fairseq.ops import dpfp_feature_map, elu_feature_map, favor_feature_map, favor_random_matrix
 
-FEATURE_MAPS = ("elu", "dpfp", "favor")
 FAVOR_EPS = 1e-4  # of the authors' language modelling code
+
+
+class RegisteredMap(NamedTuple):
+    """function: (..., d) -> (..., d_phi(d))."""
+
+    function: Callable
+    d_phi: Callable
+
+
+_BUILT_IN = ("elu", "dpfp", "favor")
+registered_maps: dict[str, RegisteredMap] = {}
+
+
+def register_feature_map(name: str, d_phi: Callable = lambda d_head: d_head):
+    """Makes `function(x)`, (..., d_head) -> (..., d_phi(d_head)), the feature map `name` of every model.
+
+    What it gives should not be negative: the sums that keys are divided by would cross 0. Raises `ValueError` where
+    the name is taken.
+    """
+
+    def register(function):
+        if name in (*_BUILT_IN, *registered_maps):
+            raise ValueError(f"feature_map: there is one named {name} already, choose another name")
+        registered_maps[name] = RegisteredMap(function, d_phi)
+        return function
+
+    return register
 
 
 class FeatureMap(nn.Module):
@@ -16,7 +52,7 @@ class FeatureMap(nn.Module):
     what evaluation uses.
 
     Args:
-        name: one of `FEATURE_MAPS`
+        name: "elu", "dpfp", "favor", or a registered one
         d_head: size of keys and queries
         nu: of dpfp, whose d_phi is 2 * d_head * nu (default 1)
         m: of favor, whose d_phi is 2 * m (default d_head / 2, so that d_phi is d_head)
@@ -26,8 +62,8 @@ class FeatureMap(nn.Module):
 
     def __init__(self, name: str, d_head: int, nu: int | None = None, m: int | None = None):
         super().__init__()
-        if name not in FEATURE_MAPS:
-            raise ValueError(f"feature_map: got {name!r}, allowed are {', '.join(FEATURE_MAPS)}")
+        if name not in (*_BUILT_IN, *registered_maps):
+            raise ValueError(f"feature_map: got {name!r}, allowed are {', '.join((*_BUILT_IN, *registered_maps))}")
         for argument, value, owner in (("nu", nu, "dpfp"), ("m", m, "favor")):
             if value is not None and name != owner:
                 raise ValueError(f"{argument}: only feature map {owner} has it, got {value} with {name}; leave it out")
@@ -36,7 +72,10 @@ class FeatureMap(nn.Module):
         self.name = name
         self.nu = nu or 1
         self.m = m or max(1, d_head // 2)
-        self.d_phi = {"elu": d_head, "dpfp": 2 * d_head * self.nu, "favor": 2 * self.m}[name]
+        if name in registered_maps:
+            self.d_phi = registered_maps[name].d_phi(d_head)
+        else:
+            self.d_phi = {"elu": d_head, "dpfp": 2 * d_head * self.nu, "favor": 2 * self.m}[name]
         if name == "favor":
             self.register_buffer("omega", favor_random_matrix(d_head, self.m))
 
@@ -51,4 +90,6 @@ class FeatureMap(nn.Module):
             return elu_feature_map(x)
         if self.name == "dpfp":
             return dpfp_feature_map(x, self.nu)
-        return favor_feature_map(x, self.omega, FAVOR_EPS)
+        if self.name == "favor":
+            return favor_feature_map(x, self.omega, FAVOR_EPS)
+        return registered_maps[self.name].function(x)

@@ -30,3 +30,11 @@ def read_normalized(state, q, eps=1e-5):
     with torch.autocast(q.device.type, enabled=False):
         queries = q.to(weights.dtype)
         return (queries @ weights / (queries @ sums.unsqueeze(-1) + eps)).to(q.dtype)
+
+
+def read_state(state, q):
+    """What queries `(B, H, Q, Dk)` read from a state: `W^T q`, or `read_normalized` where it is a pair `(W, z)`."""
+    if isinstance(state, tuple):
+        return read_normalized(state, q)
+    with torch.autocast(q.device.type, enabled=False):
+        return (q.to(state.dtype) @ state).to(q.dtype)

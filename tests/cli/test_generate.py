@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fwp_fairseq.cli.generate import main
-from fwp_fairseq.cli.trained_model import load_model
+from fwp_fairseq.cli.trained_model import load_language_model
 from fwp_fairseq.generation import Sampler, carries_its_state, generate
 from fwp_fairseq.models.language_model import FastWeightLanguageModel, LanguageModelConfig
 from fwp_fairseq.models.transformer_xl import TransformerXL, TransformerXLConfig
@@ -34,7 +34,7 @@ def out_of(capsys, trained, *arguments):
 def test_at_temperature_0_each_word_is_the_likeliest_after_those_before(model, carries, request, capsys):
     trained = request.getfixturevalue(model)
     out = out_of(capsys, trained, "--prompt", "w3 w22\nw9", "--temperature", 0, "--length", 40)
-    _, model, dictionary = load_model(trained.checkpoint, trained.data)
+    _, model, dictionary = load_language_model(trained.checkpoint, trained.data)
     assert carries_its_state(model) == carries
     symbols = [2, *open_text(trained.data, dictionary).encode("w3 w22\nw9")]
     for _ in range(40):
@@ -134,7 +134,7 @@ def test_ctrl_c_and_a_closed_pipe_end_it_quietly(streaming_lm, monkeypatch, capf
         def interrupted(*arguments, error=error):
             raise error
 
-        monkeypatch.setattr("fwp_fairseq.cli.generate.load_model", interrupted)
+        monkeypatch.setattr("fwp_fairseq.cli.generate.load_language_model", interrupted)
         assert run(streaming_lm) == status
         assert "Traceback" not in capfd.readouterr().err
 

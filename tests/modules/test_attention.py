@@ -52,7 +52,7 @@ def expected(layer, x):
                 if weights is None:
                     weights = torch.zeros(len(k), D_HEAD, dtype=x.dtype)
                     z = torch.zeros(len(k), dtype=x.dtype)
-                if layer.update_rule == "sum":
+                if not layer.rule.uses_beta:
                     weights = weights + torch.outer(k, v)
                 else:
                     beta = torch.sigmoid(layer.beta_projection.weight[h] @ x[b, t])
@@ -141,7 +141,7 @@ def test_random_features_are_redrawn_in_training_and_fixed_and_saved_for_evaluat
         ({"update_rule": "add"}, ["update_rule", "'add'", "delta"]),
         ({"feature_map": "relu"}, ["feature_map", "'relu'", "favor"]),
         ({"attention_normalization": "all"}, ["attention_normalization", "'all'", "output"]),
-        ({"update_rule": "sum", "attention_normalization": "both"}, ["attention_normalization", "delta rule"]),
+        ({"update_rule": "sum", "attention_normalization": "both"}, ["attention_normalization", "'both'", "sum", "output"]),
         ({"m": 4}, ["m:", "favor", "4"]),
         ({"feature_map": "dpfp", "nu": 0}, ["nu:", ">= 1", "0"]),
     ],
@@ -150,3 +150,41 @@ def test_parts_that_do_not_fit_are_named(parts, words):
     with pytest.raises(ValueError) as error:
         FastWeightAttention(**{"d_model": D_MODEL, "heads": HEADS, **parts})
     assert all(word in str(error.value) for word in words)
+
+
+# As a drop-in for torch.nn.MultiheadAttention
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_padding_writes_nothing_wherever_it_is(parts):
+    layer, x = fast_weights(**parts), inputs()
+    padded = torch.cat((torch.randn(BATCH, 3, D_MODEL, dtype=x.dtype), x, torch.randn(BATCH, 2, D_MODEL, dtype=x.dtype)), 1)
+    mask = torch.ones(BATCH, LENGTH + 5, dtype=torch.bool)
+    mask[:, 3:-2] = False
+    for is_causal in (True, False):
+        if parts.get("attention_normalization") == "both":
+            continue  # there the first position is one that removes nothing, padding or not
+        out, state = layer(x, is_causal=is_causal)
+        padded_out, padded_state = layer(padded, key_padding_mask=mask, is_causal=is_causal)
+        torch.testing.assert_close(padded_out[:, 3:-2], out)
+        torch.testing.assert_close(padded_state, state)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_without_causality_every_position_reads_what_all_have_written(parts):
+    layer, x = fast_weights(**parts), inputs()
+    whole, _ = layer(x, is_causal=False)
+    for t in (0, 7, LENGTH - 1):
+        # a causal pass that asks at its end what position t asks: x[t] would be written twice, so it must not write
+        asked = torch.cat((x, x[:, t : t + 1]), dim=1)
+        mask = torch.zeros(BATCH, LENGTH + 1, dtype=torch.bool)
+        mask[:, -1] = True
+        causal, _ = layer(asked, key_padding_mask=mask)
+        torch.testing.assert_close(whole[:, t], causal[:, -1])
+
+
+def test_a_mask_of_another_shape_or_type_is_named():
+    with pytest.raises(ValueError, match=r"key_padding_mask.*\(2, 21\).*\(2, 20\)"):
+        fast_weights()(inputs(), key_padding_mask=torch.zeros(2, 20, dtype=torch.bool))
+    with pytest.raises(ValueError, match="key_padding_mask.*torch.bool.*torch.float32"):
+        fast_weights()(inputs(), key_padding_mask=torch.zeros(2, 21))

@@ -243,7 +243,7 @@ def test_projections_and_their_initialisation_are_fairseqs():
         (whole, {"feature_map": "favor", "m": 0}, ["m:", ">= 1", "0"]),
         (whole, {"feature_map": "elu", "nu": 2}, ["nu:", "dpfp", "2"]),
         (causal, {"update_rule": "add"}, ["update_rule", "'add'", "delta"]),
-        (causal, {"update_rule": "sum", "attention_normalization": "both"}, ["attention_normalization", "delta rule"]),
+        (causal, {"update_rule": "sum", "attention_normalization": "both"}, ["attention_normalization", "'both'", "sum", "output"]),
     ],
 )
 def test_parts_that_do_not_fit_are_named(layer, parts, words):

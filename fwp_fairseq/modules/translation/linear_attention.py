@@ -8,8 +8,9 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from fwp_fairseq.modules.fast_weight_attention import apply_rule, check_heads, check_rule
+from fwp_fairseq.modules.fast_weight_attention import check_heads
 from fwp_fairseq.modules.feature_map import FeatureMap
+from fwp_fairseq.modules.update_rules import find_rule
 from fwp_fairseq.ops import read_normalized, sum_normalize, sum_over_sequence
 
 
@@ -120,14 +121,14 @@ class CausalAttention(LinearAttention):
         backend="auto",
         **feature_map,
     ):
-        check_rule(update_rule, attention_normalization)
+        self.rule = find_rule(update_rule, attention_normalization)
         super().__init__(embed_dim, num_heads, **feature_map)
         self.sum_normalization = sum_normalization
         self.attention_normalization = attention_normalization
         self.normalized = attention_normalization != "none"
         self.backend = backend
         self.beta_proj = None
-        if update_rule == "delta":
+        if self.rule.uses_beta:
             self.beta_proj = nn.Linear(embed_dim, num_heads)
             nn.init.xavier_uniform_(self.beta_proj.weight)
             nn.init.zeros_(self.beta_proj.bias)
@@ -160,7 +161,7 @@ class CausalAttention(LinearAttention):
         if before is not None and not self.normalized:
             (before,) = before
         k = without_padding(k, key_padding_mask)
-        read, after = apply_rule(q, k, v, beta, before, self.attention_normalization, self.backend)
+        read, after = self.rule.apply(q, k, v, beta, before, self.attention_normalization, self.backend)
         if incremental_state is not None:
             self.save(incremental_state, after if self.normalized else (after,))
         return self.project_out(read), None
