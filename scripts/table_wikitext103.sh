@@ -39,7 +39,7 @@ text, and prints the table. Rows with a record are skipped, and an interrupted o
   --dry-run          print the commands and stop
   -h, --help         show this help
 
-Time: the mini setting takes some 20 to 30 minutes of one core a row. The others are 500,000
+Time: the mini setting takes some 10 minutes of one core a row. The others are 500,000
 (small) and 400,000 (medium) updates a row: days on one GPU. Checkpoints are kept in runs/.
 END
 }

@@ -18,7 +18,8 @@ run_figure() {
         previous=$argument
         slurm_action "$argument" >/dev/null || options+=("$argument")
     done
-    prepare_environment
+    # what only prints needs no installation where the commands are there already
+    [ -n "$dry_run" ] && command -v fwp-sweep >/dev/null || prepare_environment
     case $action in
     status | cancel)
         fwp-slurm "$action" "$figure" --results "$results"
