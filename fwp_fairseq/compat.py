@@ -13,7 +13,7 @@ import types
 import numpy as np
 import torch
 
-from fwp_fairseq import checkpoints
+from fwp_fairseq import checkpoints, wandb_run
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ def apply() -> None:
     provide_numpy_compat()
     seed_only_the_devices_there_are()
     explain_a_second_copy()
-    open_one_wandb_run()
     checkpoints.install()
+    wandb_run.install()
 
 
 def allow_namespace_in_checkpoints() -> None:
@@ -98,9 +98,7 @@ def begin_job() -> None:
     # fairseq's own function reads its attributes through the module, that is from our wrapper
     for name in ("best", "num_runs"):
         vars(train.should_stop_early).pop(name, None)
-    wandb = sys.modules.get("wandb")
-    if wandb is not None and getattr(wandb, "run", None) is not None:
-        wandb.finish()
+    wandb_run.finish()
 
 
 def explain_a_second_copy() -> None:
@@ -127,18 +125,3 @@ def explain_a_second_copy() -> None:
 
     import_or_explain.explains_a_second_copy = True
     utils.import_user_module = import_or_explain
-
-
-def open_one_wandb_run() -> None:
-    """fairseq calls `wandb.init` for every progress bar, that is at every validation, and wandb >= 0.20 makes a folder
-    each time, even where it hands back the run that is open."""
-    from fairseq.logging import progress_bar
-
-    class WandBProgressBarWrapper(progress_bar.WandBProgressBarWrapper):
-        def __init__(self, wrapped_bar, wandb_project, run_name=None):
-            if progress_bar.wandb is None or progress_bar.wandb.run is None:
-                super().__init__(wrapped_bar, wandb_project, run_name)
-            else:
-                self.wrapped_bar = wrapped_bar
-
-    progress_bar.WandBProgressBarWrapper = WandBProgressBarWrapper

@@ -35,7 +35,8 @@ class RetrievalError(FairseqCriterion):
         else:
             loss = torch.stack([batch.mean() for batch in errors.split(self.batch_size)]).mean()
             logged, sample_size = loss.item(), 1
-        logging = {"loss": logged, "sample_size": sample_size, "nqueries": errors.numel()}
+        pairs = sample["net_input"]["keys"].numel()
+        logging = {"loss": logged, "sample_size": sample_size, "nqueries": errors.numel(), "ntokens": pairs}
         return loss, sample_size, logging
 
     def query_errors(self, model, sample):

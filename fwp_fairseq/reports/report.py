@@ -40,6 +40,15 @@ class Cell:
     records: list[dict]
 
 
+def write_file(path, content):
+    """Write bytes to a file, making its folder. Raises ReportError where that cannot be done."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise ReportError(f"{path} cannot be written ({error.strerror}); name another place with --out")
+
+
 def markdown_table(header, rows, text_columns=0):
     """Markdown table; the first `text_columns` columns are set left, the others, numbers, right.
 

@@ -116,6 +116,9 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
             )
         return model
 
+    def state_size(self, model):
+        return model.state_size(self.args.tokens_per_sample_eval or self.args.tokens_per_sample)
+
     # Generation by fairseq-generate and fairseq-interactive
 
     def build_generator(self, models, *args, **kwargs):

@@ -5,7 +5,6 @@
 
 import hashlib
 import math
-import os
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -32,7 +31,6 @@ class RecordedTrainingConfig(FairseqDataclass):
     max_update: int = II("optimization.max_update")
     max_valid_steps: Optional[int] = II("dataset.max_valid_steps")
     save_dir: str = II("checkpoint.save_dir")
-    wandb_project: Optional[str] = II("common.wandb_project")
 
 
 class RecordedTraining:
@@ -43,6 +41,7 @@ class RecordedTraining:
     """
 
     counted = "ntokens"
+    loss_unit = math.log(2)  # fairseq logs bits, the records have nats
 
     def __init__(self, cfg, *args, **kwargs):
         super().__init__(cfg, *args, **kwargs)
@@ -55,6 +54,19 @@ class RecordedTraining:
 
     def begin_training(self) -> None:
         interruption.listen()
+
+    # What the run of wandb says, see `wandb_run.install`.
+
+    @property
+    def run_name(self) -> tuple:
+        return self.cfg.experiment, self.cfg.row, self.cfg.setting
+
+    @property
+    def trained_tokens(self) -> int:
+        return self.log.trained_tokens
+
+    def state_size(self, model) -> int | None:
+        return None
 
     def begin_validation(self, to_evaluate: int) -> None:
         self.evaluated, self.to_evaluate = 0, to_evaluate
@@ -117,7 +129,7 @@ class RecordedTraining:
         if self.diverged is not None:
             return
         update = int(stats["num_updates"])
-        loss = float(stats["loss"]) * math.log(2)
+        loss = float(stats["loss"]) * self.loss_unit
         self.log.validated(update, loss)
         if not math.isfinite(loss):
             self.stop_diverged(update, f"the validation loss is {loss}")
@@ -158,9 +170,6 @@ def begin_recorded_training(cfg) -> None:
     if cfg.divergence_span < 1:
         raise ValueError(f"task.divergence_span: must be >= 1, got {cfg.divergence_span}")
     compat.begin_job()
-    if cfg.wandb_project:
-        os.environ["WANDB_RUN_GROUP"] = f"{cfg.experiment}/{cfg.setting}"
-        os.environ["WANDB_NAME"] = f"{cfg.row}/{cfg.setting}/seed{cfg.seed}"
 
 
 def dictionary_digest(*dictionaries) -> str:

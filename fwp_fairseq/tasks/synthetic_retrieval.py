@@ -6,7 +6,6 @@ task.num_keys=40`. The run ends by itself, and its record is then in `results/ru
 
 import logging
 import math
-import os
 import time
 from dataclasses import dataclass, field
 from typing import List, Optional
@@ -16,7 +15,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, OmegaConf
 
-from fwp_fairseq import compat, records
+from fwp_fairseq import compat, records, wandb_run
 from fwp_fairseq.data.retrieval import RetrievalEvaluationSet, RetrievalTrainingSet
 from fwp_fairseq.tasks.stopping import StoppingRule
 
@@ -47,12 +46,13 @@ class SyntheticRetrievalConfig(FairseqDataclass):
     max_update: int = II("optimization.max_update")
     validate_interval_updates: int = II("dataset.validate_interval_updates")
     lr: List[float] = II("optimization.lr")
-    wandb_project: Optional[str] = II("common.wandb_project")
 
 
 @register_task("synthetic_retrieval", dataclass=SyntheticRetrievalConfig)
 class SyntheticRetrievalTask(FairseqTask):
     """Draws the data, decides when to stop, and writes the record."""
+
+    loss_unit = 1.0
 
     @classmethod
     def setup_task(cls, cfg: SyntheticRetrievalConfig, **kwargs):
@@ -61,15 +61,13 @@ class SyntheticRetrievalTask(FairseqTask):
         if cfg.results_dir is not None:
             records.check_writable(cfg.results_dir)
             records.record_path(cfg.results_dir, cfg.experiment, cfg.row, cfg.seed, cell_name(cfg))
-        if cfg.wandb_project:
-            os.environ["WANDB_RUN_GROUP"] = cfg.experiment
-            os.environ["WANDB_NAME"] = f"{cfg.row}/{cell_name(cfg)}/seed{cfg.seed}"
         return cls(cfg)
 
     def __init__(self, cfg: SyntheticRetrievalConfig):
         super().__init__(cfg)
         self.rule = StoppingRule(cfg.stop_loss, cfg.stop_patience)
         self.train_length_losses = []
+        self.trained_tokens = 0  # pairs written
         self.previous_seconds = 0.0
         self.started = time.monotonic()
         self.evaluated = {}
@@ -118,6 +116,15 @@ class SyntheticRetrievalTask(FairseqTask):
         torch.set_flush_denormal(cfg.feature_map == "favor")
         return super().build_model(cfg, from_checkpoint)
 
+    # What the run of wandb says, see `wandb_run.install`.
+
+    @property
+    def run_name(self) -> tuple:
+        return self.cfg.experiment, self.cfg.row, cell_name(self.cfg)
+
+    def state_size(self, model) -> int:
+        return model.state_size(self.train_length)
+
     @property
     def target_dictionary(self):
         return None
@@ -143,6 +150,12 @@ class SyntheticRetrievalTask(FairseqTask):
                 self.diverged = True
                 self.finish(model, update_num, "diverged")
         return loss, sample_size, logging_output
+
+    def reduce_metrics(self, logging_outputs, criterion):
+        """Called with the sums over all processes, after every update and every validation batch."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if criterion.training:
+            self.trained_tokens += sum(int(log["ntokens"]) for log in logging_outputs)
 
     def begin_valid_epoch(self, epoch, model):
         self.evaluated = {}
@@ -189,7 +202,9 @@ class SyntheticRetrievalTask(FairseqTask):
         metrics["stop_reason"] = reason
         last = metrics["last_loss"]
         if cfg.results_dir is not None:
-            logger.info("wrote %s", self.write_record(model, update, reason, metrics, curves))
+            path = self.write_record(model, update, reason, metrics, curves)
+            logger.info("wrote %s", path)
+            wandb_run.add_record(path)
         message = "%s %s: last loss %.4f after %d updates (%s)"
         logger.info(message, cfg.row, cell_name(cfg), last, update, reason, extra={"sweep": "finished"})
 
@@ -207,7 +222,7 @@ class SyntheticRetrievalTask(FairseqTask):
             updates=update,
             wall_seconds=self.previous_seconds + time.monotonic() - self.started,
             parameters=sum(p.numel() for p in model.parameters()),
-            state_size=model.state_size(self.train_length),
+            state_size=self.state_size(model),
             device=device_name(next(model.parameters()).device),
             config={"task": plain(cfg), "model": plain(self.model_cfg)},
         )
@@ -219,6 +234,7 @@ class SyntheticRetrievalTask(FairseqTask):
         state = {
             "rule": self.rule.state_dict(),
             "train_length_losses": self.train_length_losses,
+            "trained_tokens": self.trained_tokens,
             "seconds": self.previous_seconds + time.monotonic() - self.started,
         }
         return {type(self).__name__: state}
@@ -226,6 +242,7 @@ class SyntheticRetrievalTask(FairseqTask):
     def set_checkpoint_dict(self, state):
         self.rule = StoppingRule(**state["rule"])
         self.train_length_losses = state["train_length_losses"]
+        self.trained_tokens = state["trained_tokens"]
         self.previous_seconds = state["seconds"]
 
 
