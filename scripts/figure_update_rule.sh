@@ -19,7 +19,7 @@ results/. Interrupted and started again, it trains only what is not finished.
   --results DIR      where records, table and figure go (default: results); one cell's result is
                      in DIR/runs/figure_update_rule/CURVE/S20/seed1.json
   --max-update N     end runs here that have not ended by themselves (a mini run, kept apart)
-  --wandb PROJECT    log to this wandb project, one run a cell; WANDB_MODE=offline works
+  --wandb [PROJECT]  log to wandb (fwp_fairseq by default), one run a cell; offline without an API key
   --dry-run          print the training commands and stop
   -h, --help         show this help
 

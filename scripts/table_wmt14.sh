@@ -38,7 +38,7 @@ interrupted one is resumed.
   --results DIR      where records and table go (default: results); one row's is in
                      DIR/runs/table_wmt14/ROW/SETTING/seed1.json, its translations beside it
   --max-update N     end each training here (a mini run; needs its own --results)
-  --wandb PROJECT    log to this wandb project, one run a row; WANDB_MODE=offline works
+  --wandb [PROJECT]  log to wandb (fwp_fairseq by default), one run a row; offline without an API key
   --dry-run          print the commands and stop
   -h, --help         show this help
 

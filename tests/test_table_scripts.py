@@ -122,6 +122,17 @@ def test_wrong_arguments_are_named(checkout, arguments, words):
     assert all(word in result.stderr for word in words), result.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments, project",
+    [([], None), (["--wandb"], "fwp_fairseq"), (["--wandb", "--seeds", "1"], "fwp_fairseq"), (["--wandb", "mine"], "mine")],
+)
+def test_the_wandb_project_may_be_left_out(checkout, arguments, project):
+    result = dry_run(checkout, "table_wikitext103.sh", "--setting", "mini", "--rows", "delta", *arguments)
+    [training] = commands(result, "fairseq-hydra-train")
+    expected = [f"common.wandb_project='{project}'"] if project else []
+    assert [word for word in training if word.startswith("common.wandb")] == expected
+
+
 def test_a_stream_has_no_stride(checkout):
     result = dry_run(checkout, "table_unbounded.sh", "--stride", "4")
     assert result.returncode == 2 and "'--stride'" in result.stderr

@@ -125,8 +125,8 @@ def parse_arguments(argv):
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of records (default: results)")
     parser.add_argument("--max-update", type=int, help="end runs here if their stopping rule has not (the record "
                         "then says mini; default: the paper's 100,000)")  # fmt: skip
-    parser.add_argument("--wandb", metavar="PROJECT", help="log to this wandb project, one run a cell "
-                        "(WANDB_MODE=offline works)")  # fmt: skip
+    parser.add_argument("--wandb", metavar="PROJECT", nargs="?", const="fwp_fairseq", help="log to wandb, one run a cell, "
+                        "offline without an API key (default project: fwp_fairseq)")  # fmt: skip
     parser.add_argument("--list-tasks", action="store_true", help="print what is missing for `fwp-slurm submit`")
     parser.add_argument("--dry-run", action="store_true", help="print the training commands and stop")
     options = parser.parse_args(argv)

@@ -61,8 +61,11 @@ parse_options() {
         case $1 in
         --dry-run) dry_run=yes && shift && continue ;;
         --slurm | --status | --cancel | --preflight) action=$(slurm_action "$1") && shift && continue ;;
+        --wandb) # the project may be left out
+            if [[ ${2:--} == -* ]]; then wandb=fwp_fairseq && shift && continue; fi
+            ;;
         --setting | --rows | --seeds | --results | --data | --jobs | --processes | --accumulate | \
-            --precision | --max-update | --wandb | --step) ;;
+            --precision | --max-update | --step) ;;
         *) [[ " $extra_options " == *" $name "* ]] || usage_error "unknown argument '$1'" ;;
         esac
         [ -n "${2:-}" ] || usage_error "$1 needs a value"

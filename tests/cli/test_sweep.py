@@ -54,6 +54,14 @@ def test_hydra_reads_the_results_folder_whatever_its_name(tmp_path):
     assert override.value() == str(folder)
 
 
+@pytest.mark.parametrize("given, project", [(["--wandb"], "fwp_fairseq"), (["--wandb", "mine"], "mine"), ([], None)])
+def test_the_wandb_project_may_be_left_out(given, project):
+    options = sweep.parse_arguments(["figure_capacity", *given, "--jobs", "1"])
+    arguments = sweep.Multirun("elu", 1, (20,)).arguments(sweep.FIGURES["figure_capacity"], options)
+    expected = [f"++common.wandb_project={project}"] if project else []
+    assert [argument for argument in arguments if "wandb" in argument] == expected
+
+
 def test_the_curves_are_those_with_a_configuration():
     configured = {path.stem for path in (ROOT / "configs" / "synthetic" / "curve").glob("*.yaml")}
     assert configured == {curve for figure in sweep.FIGURES.values() for curve in figure.curves}
