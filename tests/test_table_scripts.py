@@ -129,7 +129,7 @@ def test_wrong_arguments_are_named(checkout, arguments, words):
 def test_the_wandb_project_may_be_left_out(checkout, arguments, project):
     result = dry_run(checkout, "table_wikitext103.sh", "--setting", "mini", "--rows", "delta", *arguments)
     [training] = commands(result, "fairseq-hydra-train")
-    expected = [f"common.wandb_project='{project}'"] if project else []
+    expected = [f"common.wandb_project={project}"] if project else []
     assert [word for word in training if word.startswith("common.wandb")] == expected
 
 
