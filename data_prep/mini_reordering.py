@@ -9,6 +9,7 @@ to the end, and the adverb from the end to the front. Afterwards `DEST/data-bin`
 
 import argparse
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class Language:
 
     def pair(self):
         clauses = [self.clause()]
-        if self.random.random() < 0.3:
+        if self.random.random() < 0.15:
             clauses += [self.word("conjunction"), self.clause()]
         return phrase(source=clauses, target=clauses)
 
@@ -84,15 +85,23 @@ def prepare(dest: Path) -> Path:
     text, data_bin = dest / "text", dest / "data-bin"
     with locked(dest):
         build(text, recipe, lambda folder: write_text(SENTENCES, folder))
-        build(data_bin, recipe, lambda folder: binarise_pairs(text, list(SPLITS), LANGUAGES, folder, workers=1))
+        build(data_bin, recipe, lambda folder: write_data_bin(text, folder))
     print(f"{data_bin} is ready: " + ", ".join(f"{split} {count:,} pairs" for split, count in SENTENCES.items()))
     return data_bin
 
 
-def main() -> int:
+def write_data_bin(text: Path, folder: Path) -> None:
+    """fairseq's files, and `src.SPLIT.src` and `ref.SPLIT.tgt`, the plain text of what is translated and scored."""
+    binarise_pairs(text, list(SPLITS), LANGUAGES, folder, workers=1)
+    for split in SPLITS[1:]:
+        for kind, language in zip(("src", "ref"), LANGUAGES):
+            shutil.copy(text / f"{split}.{language}", folder / f"{kind}.{split}.{language}")
+
+
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dest", type=Path, required=True, metavar="DIR", help="where text and data-bin go")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     return run(lambda: prepare(options.dest))
 
 

@@ -7,8 +7,10 @@ paper has numbers `cells(results_dir)`, a list of `Cell`. A new one is a new mod
 from fwp_fairseq.reports import (
     bench,
     bench_decode,
+    bench_training,
     figure_capacity,
     figure_update_rule,
+    table_reordering,
     table_wikitext103,
     table_wikitext103_ablation,
     table_wikitext103_unbounded,
@@ -19,8 +21,10 @@ from fwp_fairseq.reports.report import Part, Report, ReportError
 REPORTS = {
     "bench": bench.build,
     "bench_decode": bench_decode.build,
+    "bench_training": bench_training.build,
     "figure_capacity": figure_capacity.build,
     "figure_update_rule": figure_update_rule.build,
+    "table_reordering": table_reordering.build,
     "table_wikitext103": table_wikitext103.build,
     "table_wikitext103_ablation": table_wikitext103_ablation.build,
     "table_wikitext103_unbounded": table_wikitext103_unbounded.build,

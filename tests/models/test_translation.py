@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.sequence_generator import SequenceGenerator
@@ -139,6 +140,34 @@ def test_beam_search_finds_what_an_exhaustive_one_does():
         scores[first,] = one[first] + two[EOS]
     assert best["score"].item() == pytest.approx(scores[tuple(best["tokens"].tolist()[:-1])], abs=1e-4)
     assert best["score"].item() == pytest.approx(max(scores.values()), abs=1e-4)
+
+
+def backwards(count, seed):
+    """Sentences of up to three of eight words, and their translations: other words, in the opposite order."""
+    draw, first, pairs = random.Random(seed), 4, []
+    for _ in range(count):
+        sentence = [draw.randrange(first, first + 8) for _ in range(draw.randint(1, 3))]
+        pairs.append((torch.tensor([*sentence, EOS]), torch.tensor([*(word + 8 for word in reversed(sentence)), EOS])))
+    return zip(*pairs)
+
+
+@pytest.mark.parametrize("variant", ["transformer", "linear", "performer", "dpfp", "elu_delta", "dpfp_delta"])
+def test_every_row_learns_a_small_language(variant):
+    features = {"m": 48} if variant == "performer" else {}
+    sizes = {"d_model": 32, "heads": 1, "d_ffn": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    model, steps = tiny(variant, **sizes, **features).train(), 250
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 0.01 * min(1, (step + 1) / 20) * (1 - step / steps)
+        source, target = backwards(64, seed=step)
+        logits, _ = model(batch(source, left_pad=True), None, batch([row.roll(1) for row in target]))
+        loss = F.cross_entropy(logits.flatten(0, 1), batch(target).flatten(), ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    source, target = backwards(40, seed=-1)
+    translations = translate(model.eval(), source, beam=4)
+    assert sum(ours == theirs.tolist() for ours, theirs in zip(translations, target)) >= 34
 
 
 def test_softmax_everywhere_is_fairseqs_own_transformer():
