@@ -26,6 +26,7 @@ def apply() -> None:
     provide_numpy_compat()
     seed_only_the_devices_there_are()
     explain_a_second_copy()
+    seed_processes_apart()
     checkpoints.install()
     wandb_run.install()
 
@@ -56,6 +57,21 @@ def seed_only_the_devices_there_are() -> None:
         torch.default_generator.manual_seed(seed)
 
     utils.set_torch_seed = set_torch_seed
+
+
+RANK_STRIDE = 1_000_003  # more than a training has updates, whose numbers are added to the seed too
+
+
+def seed_processes_apart() -> None:
+    """fairseq gives all processes of a training the same random numbers, so that their dropout masks are the same too.
+    The first process keeps the numbers it has alone."""
+    from fairseq import utils
+    from fairseq.trainer import Trainer
+
+    def set_seed(self):
+        utils.set_torch_seed(self.cfg.common.seed + self.get_num_updates() + RANK_STRIDE * self.data_parallel_rank)
+
+    Trainer._set_seed = set_seed
 
 
 def let_tasks_stop_training() -> None:

@@ -144,3 +144,22 @@ def test_argparse_commands_know_the_parts_and_resume_from_their_checkpoints(tmp_
     assert f"Loaded checkpoint {tmp_path}/checkpoint_last.pt (epoch 1 @ 20 updates)" in done.stdout
     found = json.loads((tmp_path / "runs" / "figure_capacity" / "elu" / "S8" / "seed1.json").read_text())
     assert found["curves"]["updates"] == [20, 40]
+
+
+def test_processes_draw_different_numbers_and_the_first_the_ones_it_draws_alone():
+    from types import SimpleNamespace
+
+    from fairseq.trainer import Trainer
+
+    def draw(rank, updates=5, seed=1):
+        trainer = SimpleNamespace(
+            cfg=SimpleNamespace(common=SimpleNamespace(seed=seed)), get_num_updates=lambda: updates, data_parallel_rank=rank
+        )
+        Trainer._set_seed(trainer)
+        return torch.rand(3).tolist()
+
+    torch.manual_seed(1 + 5)
+    alone = torch.rand(3).tolist()
+    assert draw(0) == alone
+    assert draw(0) != draw(1) != draw(2)
+    assert draw(1) == draw(1) and draw(1) != draw(0, updates=6) and draw(1, seed=2) != draw(1)

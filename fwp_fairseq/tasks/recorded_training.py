@@ -68,6 +68,13 @@ class RecordedTraining:
     def state_size(self, model) -> int | None:
         return None
 
+    def begin_valid_epoch(self, epoch, model):
+        """FAVOR+'s random features are each process's own in training; what is evaluated and saved are the first's."""
+        super().begin_valid_epoch(epoch, model)
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            for buffer in model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
     def begin_validation(self, to_evaluate: int) -> None:
         self.evaluated, self.to_evaluate = 0, to_evaluate
 
