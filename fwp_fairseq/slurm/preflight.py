@@ -97,8 +97,8 @@ def _logged_updates(row, command):
     logged, output = [], []
     for line in process.stdout:
         output.append(line)
-        if "[train_inner]" in line and "{" in line:
-            logged.append(json.loads(line[line.index("{") :]))
+        if line.startswith('{"epoch"') and '"wps"' in line:  # the lines about whole epochs have train_wps
+            logged.append(json.loads(line))
     if process.wait() != 0 or len(logged) < 2:
         sys.stderr.writelines(output[-30:])
         raise SlurmError(f"{row}: the preflight failed, exit status {process.returncode}; its last lines are above")
