@@ -9,7 +9,6 @@ counted.
 """
 
 import argparse
-import os
 import time
 
 from fwp_fairseq.benchmarks import recording
@@ -44,6 +43,11 @@ def whole_number(text):
     return int(text)
 
 
+def whole_numbers(text):
+    """Whole numbers >= 1 separated by commas, in rising order, each once."""
+    return tuple(sorted({whole_number(word.strip()) for word in text.split(",")}))
+
+
 def list_of(allowed):
     def names(text):
         words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
@@ -71,8 +75,7 @@ def shapes(text):
 
 def run(options) -> int:
     """Measure, print the table and write the record. 1 where outputs of a rule disagree."""
-    # Otherwise torch's profiler, which counts the memory, reports each start and stop.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    recording.quiet_profiler()
     recording.check(options)
     import torch
 

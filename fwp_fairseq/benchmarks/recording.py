@@ -31,6 +31,11 @@ def check(options):
         raise BenchError("--device: torch finds no CUDA device here; use --device cpu")
 
 
+def quiet_profiler():
+    """Ahead of the first import of torch: otherwise its profiler, which counts memory, reports each start and stop."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
 def write(options, record, report: str):
     if options.results is not None:
         print(f"record: {records.write_record(options.results, record)}")

@@ -3,10 +3,10 @@
 import argparse
 import sys
 
-from fwp_fairseq.benchmarks import BenchError, decode, ops, synthetic
+from fwp_fairseq.benchmarks import BenchError, decode, ops, synthetic, training, translation
 from fwp_fairseq.records import RecordError
 
-BENCHMARKS = {"ops": ops, "decode": decode, "synthetic": synthetic}
+BENCHMARKS = {"ops": ops, "decode": decode, "synthetic": synthetic, "training": training, "translation": translation}
 
 
 def main(argv=None) -> int:

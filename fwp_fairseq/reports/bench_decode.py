@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from fwp_fairseq.records import read_records, record_path, runs_dir
-from fwp_fairseq.reports import bench_decode_plot
-from fwp_fairseq.reports.report import Part, Report, ReportError, markdown_table, three_digits
+from fwp_fairseq.reports import bench_decode_plot, bench_records, picture
+from fwp_fairseq.reports.report import Part, Report, markdown_table, three_digits
 
 EXPERIMENT = "bench_decode"
 QUANTITIES = ("ms", "state")
@@ -42,27 +41,20 @@ class DecodeRun:
     @classmethod
     def from_record(cls, record):
         """Raises ValueError where a curve or a setting is missing or does not fit."""
-        found, curves = record["curves"], {}
-        positions = found.get("position")
+        positions, curves = record["curves"].get("position"), {}
         if not positions:
             raise ValueError("curves: position is missing or empty")
         for model in MODELS:
             for quantity in QUANTITIES:
-                values = found.get(f"{model}/{quantity}", [])
-                numbers = [value for value in values if isinstance(value, (int, float)) and value > 0]
-                if len(numbers) != len(values) or len(values) != len(positions):
-                    raise ValueError(f"curves: {model}/{quantity} must be {len(positions)} numbers above 0, got {values}")
+                values = bench_records.positive_curve(record, f"{model}/{quantity}", len(positions))
                 curves.setdefault(model, {})[quantity] = values
-        for field in ("d_model", "layers", "heads", "d_ffn", "words", "mem_len", "tokens", "threads"):
-            if not isinstance(record["config"].get(field), int):
-                raise ValueError(f"config: {field} is missing or no whole number")
+        sizes = ("d_model", "layers", "heads", "d_ffn", "words", "mem_len", "tokens", "threads")
+        bench_records.check_config(record, **dict.fromkeys(sizes, int))
         return cls(record, positions, curves)
 
     @property
     def title(self):
-        threads = self.record["config"]["threads"]
-        on_cpu = f", {threads} thread{'s' if threads > 1 else ''}" if self.record["row"] == "cpu" else ""
-        return f"{self.record['device']}{on_cpu}"
+        return bench_records.machine(self.record)
 
     @property
     def sizes(self):
@@ -75,25 +67,12 @@ class DecodeRun:
 
 def build(results_dir):
     """Report with a section for each device that was measured. Raises ReportError where no record can be shown."""
-    records, problems = read_records(results_dir, EXPERIMENT)
-    runs = []
-    for record in records:
-        try:
-            runs.append(DecodeRun.from_record(record))
-        except ValueError as error:
-            place = (record[field] for field in ("experiment", "row", "seed", "cell"))
-            problems.append(f"{record_path(results_dir, *place)}: {error}")
-    if not runs:
-        left_out = "".join(f"\n  left out: {problem}" for problem in problems)
-        raise ReportError(
-            f"no records of the benchmark in {runs_dir(results_dir, EXPERIMENT)}; make one with "
-            f"`fwp-bench decode --results {results_dir}`, or name their folder with --results" + left_out
-        )
+    runs, problems = bench_records.load_runs(results_dir, EXPERIMENT, "decode", DecodeRun.from_record)
     part = Part(
         name="bench_decode",
         markdown="\n".join([INTRODUCTION, *map(run_markdown, runs)]),
         brief=lambda width: "\n".join(map(brief, runs)),
-        figure=lambda: bench_decode_plot.png(runs, MODELS),
+        figure=lambda: picture.png(bench_decode_plot.draw, runs, MODELS),
     )
     return Report([part], problems)
 
@@ -101,11 +80,7 @@ def build(results_dir):
 def run_markdown(run):
     """One record."""
     record, config = run.record, run.record["config"]
-    environment = "".join(f"; {name}={value}" for name, value in config.get("environment", {}).items())
-    how = (
-        f"{run.sizes}. Median of {config['tokens']} tokens; torch {record['versions'].get('torch')}; commit "
-        f"{record['git_commit']}; {record['created'][:10]}{environment}."
-    )
+    how = f"{run.sizes}. Median of {config['tokens']} tokens; {bench_records.code(record)}."
     parts = [f"## {run.title}\n", how + "\n"]
     for title, quantity, write in (("Milliseconds a token:", "ms", three_digits), ("State in numbers:", "state", _count)):
         rows = [

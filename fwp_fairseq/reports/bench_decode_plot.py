@@ -1,9 +1,5 @@
 """Picture of `fwp-bench decode`: time of a token and size of the state against position, on logarithmic axes."""
 
-import io
-
-from fwp_fairseq.reports.report import ReportError
-
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 STYLES = {
     "delta": {"color": "#0072B2", "marker": "s"},
@@ -15,26 +11,8 @@ STYLES = {
 PANELS = (("ms", "milliseconds a token"), ("state", "state in numbers"))
 
 
-def png(runs, names):
-    """PNG as bytes, the same for the same records; a row of panels a run. names: {model: name in the legend}.
-
-    Raises ReportError where matplotlib is not installed.
-    """
-    try:
-        import matplotlib.style
-    except ImportError as error:
-        raise ReportError(f"figures need matplotlib ({error}): pip install 'fwp_fairseq[plot]'")
-
-    # A reader's own matplotlibrc must not change the committed picture.
-    with matplotlib.style.context("default"):
-        file = io.BytesIO()
-        # Without the drawing program's version in the file: same picture, same bytes.
-        draw(runs, names).savefig(file, format="png", dpi=130, metadata={"Software": None})
-    return file.getvalue()
-
-
 def draw(runs, names):
-    """The figure as a matplotlib Figure, on no screen."""
+    """The figure as a matplotlib Figure, on no screen; a row of panels a run. names: {model: name in the legend}."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 

@@ -1,7 +1,6 @@
 """Picture of the length sweeps: time and memory against L on logarithmic axes, a row of two panels a sweep."""
 
-import io
-
+from fwp_fairseq.reports import picture
 from fwp_fairseq.reports.bench_results import CONTENDERS
 from fwp_fairseq.reports.report import ReportError
 
@@ -26,17 +25,7 @@ def png(runs):
     sweeps = [(run, shapes) for run in runs for shapes in run.sweeps()]
     if not sweeps:
         raise ReportError("the figure needs a length sweep; record one with `fwp-bench ops --shapes sweep` or `all`")
-    try:
-        import matplotlib.style
-    except ImportError as error:
-        raise ReportError(f"figures need matplotlib ({error}): pip install 'fwp_fairseq[plot]'")
-
-    # A reader's own matplotlibrc must not change the committed picture.
-    with matplotlib.style.context("default"):
-        file = io.BytesIO()
-        # Without the drawing program's version in the file: same picture, same bytes.
-        draw(sweeps).savefig(file, format="png", dpi=130, metadata={"Software": None})
-    return file.getvalue()
+    return picture.png(draw, sweeps)
 
 
 def draw(sweeps):

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from fwp_fairseq.records import read_records, record_path, runs_dir
-from fwp_fairseq.reports.report import ReportError
+from fwp_fairseq.reports import bench_records
 
 EXPERIMENT = "bench_ops"
 QUANTITIES = ("ms", "gflops", "peak_mb")
@@ -56,17 +55,12 @@ class BenchRun:
                 raise ValueError(f"metrics: {'/'.join(contender)} at {shape} has no {', '.join(missing)}")
         if not isinstance(record["metrics"].get("matmul/gflops"), (int, float)):
             raise ValueError("metrics: matmul/gflops is missing or not a number")
-        for field, kind in CONFIG.items():
-            if not isinstance(record["config"].get(field), kind):
-                raise ValueError(f"config: {field} is missing or no {kind.__name__}")
+        bench_records.check_config(record, **CONFIG)
         return cls(record, cells)
 
     @property
     def title(self):
-        config = self.record["config"]
-        count = f"{config['threads']} thread{'s' if config['threads'] > 1 else ''}"
-        on_cpu = f", {count}" if config["device"] == "cpu" else ""
-        return f"{self.record['device']}{on_cpu}, {config['dtype']}"
+        return f"{bench_records.machine(self.record)}, {self.record['config']['dtype']}"
 
     def contenders(self, shapes):
         """Those measured at one of the shapes, in a fixed order."""
@@ -90,21 +84,7 @@ class BenchRun:
 
 def load_runs(results_dir):
     """(runs, problems) of all records of the benchmark. Raises ReportError where none can be shown."""
-    records, problems = read_records(results_dir, EXPERIMENT)
-    runs = []
-    for record in records:
-        try:
-            runs.append(BenchRun.from_record(record))
-        except ValueError as error:
-            place = (record[field] for field in ("experiment", "row", "seed", "cell"))
-            problems.append(f"{record_path(results_dir, *place)}: {error}")
-    if not runs:
-        left_out = "".join(f"\n  left out: {problem}" for problem in problems)
-        raise ReportError(
-            f"no records of the benchmark in {runs_dir(results_dir, EXPERIMENT)}; make one with "
-            f"`fwp-bench ops --results {results_dir}`, or name their folder with --results" + left_out
-        )
-    return runs, problems
+    return bench_records.load_runs(results_dir, EXPERIMENT, "ops", BenchRun.from_record)
 
 
 def _parse(key):

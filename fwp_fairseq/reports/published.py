@@ -62,6 +62,20 @@ def paper_bleu(results_dir):
     return {line["row"]: PaperScores(line["valid"], line["test"]) for line in facts["table_wmt14_en_de"]}
 
 
+@dataclass(frozen=True)
+class PaperThroughput:
+    """Of training, on the paper's GPUs."""
+
+    words_per_second: float
+    memory_gb: float
+
+
+def paper_throughput(results_dir):
+    """{row: PaperThroughput}; our source does not name the setting."""
+    facts = yaml.safe_load(_published_file(results_dir, "paper.yaml").read_text(encoding="utf-8"))
+    return {line["row"]: PaperThroughput(line["words_per_second"], line["memory_gb"]) for line in facts["throughput"]}
+
+
 def authors_synthetic(results_dir, figure):
     """{(row, S): AuthorsRun} of one synthetic figure, "capacity" or "update_rule"."""
     runs = {}
