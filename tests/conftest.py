@@ -13,6 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_terminal_summary(terminalreporter):
+    """A skipped test is a thing that was not proven: the summary names each, and says why."""
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        terminalreporter.line(f"not run: {report.nodeid} ({str(reason).removeprefix('Skipped: ')})")
+
+
 @pytest.fixture(scope="session")
 def train():
     """`train(config, *overrides)` runs `fairseq-hydra-train` on a config of configs/synthetic (or of another
