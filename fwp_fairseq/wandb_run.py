@@ -17,6 +17,7 @@ from fwp_fairseq import records
 logger = logging.getLogger(__name__)
 
 FILE = "wandb.json"  # in the folder of checkpoints: what wandb.init is given when the run is taken up again
+UPLOAD_SECONDS = 60  # at the end; with no network wandb would wait for ever. `wandb sync` uploads what was left.
 # fairseq's name of a number -> ours, the same for all kinds of work
 NAMES = {
     "ppl": "perplexity",
@@ -80,7 +81,8 @@ def harmless(what: str):
         yield
     except Exception as error:  # no matter which: hours of training are worth more than their log
         _run = None
-        logger.warning("wandb: %s failed (%s: %s); going on without it", what, type(error).__name__, error)
+        reason = " ".join([f"{type(error).__name__}:", *str(error).split()])
+        logger.warning("wandb: %s failed (%s); going on without it", what, reason)
 
 
 def begin(trainer) -> None:
@@ -100,7 +102,8 @@ def begin(trainer) -> None:
         known["mode"] = choose_mode(known["mode"])
         if known["mode"] == "disabled":
             return
-        run = wandb.init(**known, config=configuration(trainer), resume="allow")
+        settings = wandb.Settings(finish_timeout=UPLOAD_SECONDS)
+        run = wandb.init(**known, config=configuration(trainer), resume="allow", settings=settings)
         # every row has both, so that either can be chosen as the x axis; updates are what is shown first
         run.define_metric("updates")
         run.define_metric("tokens")
@@ -158,7 +161,8 @@ def add_evaluation(folder, path) -> None:
             return
         import wandb
 
-        run = wandb.init(**known, resume="allow", settings=wandb.Settings(console="off"))
+        settings = wandb.Settings(finish_timeout=UPLOAD_SECONDS, console="off")
+        run = wandb.init(**known, resume="allow", settings=settings)
         put_record(run, Path(path))
         run.finish()
 
