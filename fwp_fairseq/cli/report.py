@@ -5,9 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from fwp_fairseq.reports import REPORTS, ReportError
+from fwp_fairseq.reports import REPORTS, ReportError, curves
 from fwp_fairseq.reports.everything import build_everything, differences_from_records
 from fwp_fairseq.reports.overview import PAGE, what_was_run
+from fwp_fairseq.reports.report import write_file
 
 DESCRIPTION = """\
 Build one of the paper's tables or figures from the records in <results>/runs:
@@ -18,6 +19,8 @@ EPILOG = """\
 reports:
   bench               time and memory of the fast weight rules (fwp-bench ops)
   bench_decode        time of a generated token against its position (fwp-bench decode)
+  bench_training      words per second and memory of training (fwp-bench training)
+  bench_translation   tokens per second of training and generating translations (fwp-bench translation)
   figure_capacity     synthetic retrieval, sum rule: loss against number of keys
   figure_update_rule  synthetic retrieval, sum, delta and fwm rule
   table_wikitext103   language models: perplexity of each row
@@ -30,6 +33,8 @@ reports:
 or one of:
   all     every report that has records, and the page README.md with all of it
   list    for each table and figure of the paper, how many of its cells were run
+  curves  the loss during training of any rows on one plot, those still training
+          among them; see fwp-report curves --help
   check   whether every table, figure and page in <results> is what the records give
 
 examples:
@@ -46,6 +51,9 @@ records were left out, 2 wrong arguments."""
 
 def main(argv=None):
     """Run the command; returns its exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["curves"]:
+        return curves.main(argv[1:])
     arguments = _parser().parse_args(argv)
     results_dir, out_dir = Path(arguments.results), Path(arguments.out or arguments.results)
     try:
@@ -73,11 +81,11 @@ def write_part(part, out_dir, brief):
     """Write a table and its figure, and show the table."""
     table = out_dir / "tables" / f"{part.name}.md"
     figure = out_dir / "figures" / f"{part.name}.png"
-    _write(table, part.markdown.encode("utf-8"))
+    write_file(table, part.markdown.encode("utf-8"))
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     print(part.brief(width) if brief else part.markdown)
     print(f"table:  {table}")
-    _write(figure, part.figure())
+    write_file(figure, part.figure())
     print(f"figure: {figure}")
 
 
@@ -86,7 +94,7 @@ def build_all(results_dir, out_dir, brief):
     everything = build_everything(results_dir)
     for part in everything.parts:
         write_part(part, out_dir, brief)
-    _write(out_dir / PAGE, everything.page.encode("utf-8"))
+    write_file(out_dir / PAGE, everything.page.encode("utf-8"))
     print(f"page:   {out_dir / PAGE}")
     for name in everything.without_records:
         print(f"no records yet: {name}")
@@ -127,16 +135,6 @@ def _parser():
         help="print only the numbers that matter most; the files are the same",
     )
     return parser
-
-
-def _write(path, content):
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise ReportError(
-            f"{path} cannot be written ({error.strerror}); name another folder with --out"
-        )
 
 
 if __name__ == "__main__":
