@@ -39,7 +39,7 @@ def submit(options):
         chain.submit(tasks, resources, known_speeds(options.results, options.experiment), _say)
         _say(f"kept in {chain.path}; logs: {chain.logs}")
     if any("--wandb" in command for task in tasks for command in task.commands.values()):
-        _say("wandb is offline in jobs; from here, at any time: wandb sync --include-offline wandb/offline-run-*")
+        _say("wandb is offline in jobs; from here, when they have ended: wandb sync wandb/offline-run-*")
 
 
 def status(options):
