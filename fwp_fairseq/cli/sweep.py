@@ -22,6 +22,7 @@ from fwp_fairseq.cli.workers import keep_freed_memory
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs" / "synthetic"
 CELLS_A_MULTIRUN = 3
+CORES = len(os.sched_getaffinity(0))  # that this process may use: of a node that jobs share, not all
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def parse_arguments(argv):
     parser.add_argument("--curves", type=names, help="comma-separated curves (default: all of the paper's)")
     parser.add_argument("--sizes", type=whole_numbers, help="comma-separated S (default: the paper's grid)")
     parser.add_argument("--seeds", type=whole_numbers, default=(1,), help="comma-separated seeds (default: 1)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="worker processes (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=CORES, help="worker processes (default: one a core)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of records (default: results)")
     parser.add_argument("--max-update", type=int, help="end runs here if their stopping rule has not (the record "
                         "then says mini; default: the paper's 100,000)")  # fmt: skip
@@ -265,7 +266,7 @@ def work_off(number, count, work, news, figure, options, parent):
 
     import torch
 
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
+    torch.set_num_threads(max(1, CORES // count))
     from fairseq_cli import hydra_train
 
     listen(number, news)

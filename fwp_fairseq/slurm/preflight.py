@@ -15,7 +15,7 @@ from fwp_fairseq.reports.published import CHECKOUT_RESULTS, authors_synthetic
 from fwp_fairseq.reports.report import markdown_table
 from fwp_fairseq.slurm import SlurmError
 
-FIGURE_UPDATES = 200
+FIGURE_UPDATES = 100
 
 
 def measure_table(results, experiment, lines, folder, seeds, processes, say) -> None:

@@ -188,11 +188,15 @@ preflight_task() {
 }
 
 preflight() {
-    local row srun_options=()
+    local row srun_options=() preflight_folder=runs/preflight/$experiment tasks
     if on_login_node; then mapfile -t srun_options < <(fwp-slurm srun-options); fi
-    preflight_folder=runs/preflight/$experiment
-    for row in ${rows//,/ }; do preflight_task "$row"; done | fwp-slurm preflight "$experiment" --results "$results" \
-        --folder "$preflight_folder" --seeds "$(wc -w <<<"${seeds//,/ }")" --processes "$processes"
+    tasks=$(for row in ${rows//,/ }; do preflight_task "$row"; done)
+    if [ -n "$dry_run" ]; then
+        sed 's/.*\t/+ /' <<<"$tasks"
+    else
+        fwp-slurm preflight "$experiment" --results "$results" --folder "$preflight_folder" \
+            --seeds "$(wc -w <<<"${seeds//,/ }")" --processes "$processes" <<<"$tasks"
+    fi
 }
 
 # On a cluster configs/slurm.yaml says on how many processes a row is trained.

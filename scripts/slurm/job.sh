@@ -7,8 +7,9 @@
 
 # wait_to_save, which the job sets, is how many seconds the step has to end after USR1.
 
-# Since srun 22.05 takes no notice of the job's --cpus-per-task.
-[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+# Since 22.05 srun takes no notice of the job's --cpus-per-task.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK} # not one for each core of the node
 export WANDB_MODE=${WANDB_MODE:-offline} # compute nodes seldom reach the internet
 
 run_step() {

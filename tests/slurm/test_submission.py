@@ -88,6 +88,16 @@ def test_resources_of_the_file_reach_the_jobs_that_they_are_for(checkout):
     assert "--processes 8 --step train" in files["train"] and "--processes" not in files["evaluate"]
 
 
+def test_preflight_trains_for_some_updates_of_the_true_size_and_keeps_nothing(checkout):
+    checkout.resources(gpus_per_node=2)
+    result = checkout.run("table_wikitext103.sh", "--preflight", "--dry-run", "--rows", "delta", SLURM_JOB_ID="1")
+    [line] = [line for line in result.stdout.splitlines() if "fairseq-hydra-train" in line]
+    words = shlex.split(line)
+    assert {"row=delta", "dataset.batch_size=96", "optimization.max_update=10", "checkpoint.no_save=true"} <= set(words)
+    assert words[1] == "fairseq-hydra-train"  # in a job of the user's, as everywhere without SLURM
+    assert not (checkout.folder / "runs").exists()
+
+
 def test_the_shipped_resources_are_valid():
     resources = load_resources(Path(__file__).resolve().parents[2] / "configs" / "slurm.yaml")
     assert resources["train"].processes == resources["evaluate"].processes == 1
