@@ -227,7 +227,7 @@ def test_half_precision_translates(dtype):
         ({"feature_map": "dpfp"}, ["nu:", "dpfp", "none"]),
         ({"feature_map": "relu"}, ["feature_map", "'relu'", "elu"]),
         ({"update_rule": "add"}, ["update_rule", "'add'", "delta"]),
-        ({"attention_normalization": "both"}, ["attention_normalization", "delta rule"]),
+        ({"attention_normalization": "both"}, ["attention_normalization", "'both'"]),
         ({"m": 4}, ["m:", "favor", "4"]),
         ({"encoder_layers": 0}, ["encoder_layers", ">= 1", "0"]),
     ],
