@@ -72,19 +72,6 @@ class Multirun:
             arguments.append(f"++common.wandb_project={options.wandb}")
         return arguments
 
-    def task(self, options) -> str:
-        """A line for `fwp-slurm submit`: name, records, folder, no checkpoints, and the command."""
-        sizes, results = ",".join(map(str, self.sizes)), str(options.results)
-        paths = [records.record_path(results, options.figure, self.curve, self.seed, f"S{size}") for size in self.sizes]
-        command = ["fwp-sweep", options.figure, "--curves", self.curve, "--sizes", sizes, "--seeds", str(self.seed)]
-        command += ["--jobs", "1", "--results", results]
-        for name in ("max_update", "wandb"):
-            if getattr(options, name) is not None:
-                command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-        name = f"{self.curve}/S{'-'.join(map(str, self.sizes))}/seed{self.seed}"
-        folder = str(paths[0].parents[1])
-        return "\t".join([name, ",".join(map(str, paths)), folder, "0", f"cells={shlex.join(command)}"])
-
 
 def main(argv=None) -> int:
     options = parse_arguments(argv)
@@ -99,8 +86,8 @@ def main(argv=None) -> int:
     count = f"{options.figure}: {len(finished)} of {len(finished) + len(unfinished)} cells are finished"
     print(count, file=sys.stderr if options.list_tasks else sys.stdout, flush=True)
     if options.list_tasks:
-        for multirun in multiruns:
-            print(multirun.task(options))
+        for cell in unfinished:
+            print(slurm_task(options, *cell))
         return 0
     if options.dry_run:
         for multirun in multiruns:
@@ -177,6 +164,18 @@ def divide_cells(options, figure):
                         print(f"{path} {error}; the cell is run again", file=sys.stderr)
                 (finished if done else unfinished).append((size, curve, seed))
     return finished, unfinished
+
+
+def slurm_task(options, size, curve, seed) -> str:
+    """A line for `fwp-slurm submit`: name, record, folder, no checkpoints, and the command that trains one cell."""
+    path = records.record_path(options.results, options.figure, curve, seed, f"S{size}")
+    command = ["fwp-sweep", options.figure, "--curves", curve, "--sizes", str(size), "--seeds", str(seed)]
+    command += ["--jobs", "1", "--results", str(options.results)]
+    for name in ("max_update", "wandb"):
+        if getattr(options, name) is not None:
+            command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    fields = [f"{curve}/S{size}/seed{seed}", str(path), str(path.parent), "0", f"cells={shlex.join(command)}"]
+    return "\t".join(fields)
 
 
 def group_cells(cells):

@@ -45,5 +45,4 @@ def failed_section(failures):
 
 
 def failed_run(failure):
-    parts = (failure["row"], failure["cell"], f"seed {failure['seed']}")
-    return " ".join(part for part in parts if part)
+    return f"{failure['row']} {failure['cell']} seed {failure['seed']}"

@@ -29,7 +29,7 @@ class Chain:
         try:
             self.state = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            self.state = {"tasks": {}, "jobs": []}
+            self.state = {"records": {}, "jobs": []}
         except ValueError as error:
             raise SlurmError(f"{self.path} is damaged ({error}); remove it once squeue shows none of your jobs")
 
@@ -67,7 +67,7 @@ class Chain:
             raise
         steps = [*wanted[0].commands, "table"]
         for task in wanted:
-            self.state["tasks"][task.name] = {"records": task.records}
+            self.state["records"][task.name] = task.record
         names = [task.name for task in wanted]
         self.state["jobs"] += [
             {"job": job, "step": step, "tasks": names if step != "table" else [], "cancelled": False}
@@ -86,7 +86,7 @@ class Chain:
     def status(self) -> list[tuple[str, str]]:
         """(name, what became of it) of every task, and of the latest table."""
         active = queue.active_jobs()
-        lines = [(name, self._state(name, active)) for name in self.state["tasks"]]
+        lines = [(name, self._state(name, active)) for name in self.state["records"]]
         for job in self.state["jobs"][-1:]:  # a table is always the last of its chain
             place = active.get((job["job"], None))
             lines.append(("table", f"{_in_words(*place)}, job {job['job']}" if place else self._ended_table(job)))
@@ -106,23 +106,20 @@ class Chain:
     def collect(self) -> int:
         """Write down which runs failed, for the report, and return their number. Called when the jobs have ended."""
         active, failures = queue.active_jobs(), []
-        for name, task in self.state["tasks"].items():
-            job = self._latest(name)[-1]
-            missing = [record for record in task["records"] if not Path(record).exists()]
-            if job["cancelled"] or self._places(name, active):
+        for name, record in self.state["records"].items():
+            if Path(record).exists() or self._latest(name)[-1]["cancelled"] or self._places(name, active):
                 continue
-            for record in missing:
-                row, *cell, seed = Path(record).relative_to(runs_dir(self.results, self.experiment)).with_suffix("").parts
-                log = self._log(name)
-                failures.append(
-                    {
-                        "row": row,
-                        "cell": cell[0] if cell else None,
-                        "seed": int(seed.removeprefix("seed")),
-                        "log": str(log) if log else None,
-                        "last_lines": _last_lines(log) if log else [],
-                    }
-                )
+            row, cell, seed = Path(record).relative_to(runs_dir(self.results, self.experiment)).with_suffix("").parts
+            log = self._log(name)
+            failures.append(
+                {
+                    "row": row,
+                    "cell": cell,
+                    "seed": int(seed.removeprefix("seed")),
+                    "log": str(log) if log else None,
+                    "last_lines": _last_lines(log) if log else [],
+                }
+            )
         write_failures(self.results, self.experiment, failures)
         return len(failures)
 
@@ -141,7 +138,7 @@ class Chain:
         return {step: place for step, place in places.items() if place}
 
     def _state(self, name, active):
-        if all(Path(record).exists() for record in self.state["tasks"][name]["records"]):
+        if Path(self.state["records"][name]).exists():
             return "finished"
         for step, place in self._places(name, active).items():
             return f"{_in_words(*place)} ({step}), log {self._log(name) or 'not yet there'}"

@@ -11,34 +11,34 @@ from fwp_fairseq.slurm.resources import AFTER_SIGNAL, FILE, STEPS, seconds
 
 @dataclass(frozen=True)
 class Task:
-    """One element of the arrays: a row with a seed, or some cells of a curve.
+    """One element of the arrays: a row with a seed, or a cell of a figure.
 
-    records: the files that it leaves when it is done; folder: where it saves on the way; interval: words between two
+    record: the file that it leaves when it is done; folder: where it saves on the way; interval: words between two
     checkpoints, 0 where it has none; commands: {step: shell command}, in the order they are run in.
     """
 
     name: str
-    records: list[str]
+    record: str
     folder: str
     interval: int
     commands: dict[str, str]
 
     @property
     def finished(self) -> bool:
-        return all(Path(record).exists() for record in self.records)
+        return Path(self.record).exists()
 
 
 def read_tasks(lines) -> list[Task]:
-    """Tasks from lines of fields between tabs: name, records (with commas), folder, interval, and step=command ...
+    """Tasks from lines of fields between tabs: name, record, folder, interval, and step=command ...
 
     Raises SlurmError where a line is not so.
     """
     tasks = []
     for line in lines:
         try:
-            name, records, folder, interval, *steps = line.rstrip("\n").split("\t")
+            name, record, folder, interval, *steps = line.rstrip("\n").split("\t")
             commands = dict(step.split("=", 1) for step in steps)
-            task = Task(name, records.split(","), folder, int(interval), commands)
+            task = Task(name, record, folder, int(interval), commands)
         except ValueError:
             raise SlurmError(f"expected the lines that the scripts' --slurm writes, got {line!r}")
         if not commands or not set(commands) <= set(STEPS):

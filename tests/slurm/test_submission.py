@@ -138,14 +138,14 @@ def test_a_time_limit_shorter_than_the_time_between_checkpoints_is_refused(tmp_p
     (tmp_path / "slurm.yaml").write_text("time: '00:20:00'")
     train = load_resources(tmp_path / "slurm.yaml")["train"]
     # 4,000 updates of 56 * 384 words take 22 minutes at the 66,000 words a second that are the paper's fastest
-    task = Task("delta/medium/seed1", ["x"], "runs", 4000 * 56 * 384, {"train": "true"})
+    task = Task("delta/medium/seed1", "x", "runs", 4000 * 56 * 384, {"train": "true"})
     with pytest.raises(SlurmError, match=r"time: 00:20:00 is shorter than the 22 minutes .* delta/medium/seed1 .*paper"):
         check_time(train, [task], known_speeds(tmp_path, "table"))
     path = speeds_path(tmp_path, "table")
     path.parent.mkdir()
     path.write_text('{"delta/medium": 100000, "linear/medium": 1000}')
     check_time(train, [task], known_speeds(tmp_path, "table"))  # a faster GPU: 14 minutes
-    slow = Task("linear/medium/seed1", ["x"], "runs", 4000 * 56 * 384, {"train": "true"})
+    slow = Task("linear/medium/seed1", "x", "runs", 4000 * 56 * 384, {"train": "true"})
     with pytest.raises(SlurmError, match="1,000 a second, which --preflight measured"):
         check_time(train, [task, slow], known_speeds(tmp_path, "table"))
 
