@@ -118,8 +118,8 @@ def curve_of(run: LoggedRun, metric: str, x: str) -> Curve:
 
 def numbers(runs: list, metric: str) -> str:
     """A line a run: how far it came, the metric, its speed, and what its evaluation found."""
-    found = {name for run in runs for name, value in run.summary.items() if name.startswith("record/") and is_finite(value)}
-    evaluated = sorted(name for name in found if name.endswith(("ppl", "bleu", "_loss")))
+    found = {name for run in runs for name, value in run.summary.items() if is_finite(value)}
+    evaluated = sorted(name for name in found if name.startswith("record/") and name.endswith(("ppl", "bleu", "_loss")))
     header = ["run", "state", "updates", "tokens", f"best {metric}", "last", "words/s", "peak MB"]
     header += [name.removeprefix("record/") for name in evaluated]
     lines = []
@@ -166,7 +166,10 @@ def flat(config: dict, prefix: str = "") -> dict:
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="compare_wandb.py", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="compare_wandb.py",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="a table or figure, such as table_wikitext103")
     parser.add_argument("--project", default="fwp_fairseq", metavar="NAME", help="project (default: fwp_fairseq)")

@@ -24,8 +24,10 @@ def configuration(row):
 
 
 def history(row):
-    rows = enumerate(LOSSES[row], 1)
-    return [{"updates": 10 * i, "tokens": 640 * i, "valid/loss": loss, "train/words_per_second": 512.0} for i, loss in rows]
+    return [
+        {"updates": 10 * i, "tokens": 640 * i, "valid/loss": loss, "train/words_per_second": 512.0}
+        for i, loss in enumerate(LOSSES[row], 1)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +76,9 @@ def test_runs_of_a_project_come_through_the_api(compare, tmp_path, capsys, monke
         def runs(self, path, filters):
             asked.append((path, filters))
             for row in LOSSES:
-                rows = history(row)
-                fields = {"id": row, "name": f"table_x/{row}/mini/seed1", "group": "table_x", "state": "running"}
-                yield SimpleNamespace(config=configuration(row), summary_metrics={}, scan_history=lambda: rows, **fields)
+                names = {"id": row, "name": f"table_x/{row}/mini/seed1", "group": "table_x", "state": "running"}
+                numbers = {"summary_metrics": {}, "scan_history": lambda: history(row)}
+                yield SimpleNamespace(config=configuration(row), **names, **numbers)
 
     monkeypatch.setattr(wandb, "Api", Api)
     monkeypatch.setattr(wandb, "login", lambda prompt, verify: not prompt)

@@ -72,7 +72,8 @@ def test_a_resumed_and_evaluated_training_is_one_run(logged):
 
 def test_the_configuration_is_whole(logged):
     config = logged.run.config
-    assert (config["experiment"], config["row"], config["cell"], config["seed"]) == ("table_wikitext103", "delta", "mini", 1)
+    names = [config[name] for name in ("experiment", "row", "cell", "seed")]
+    assert names == ["table_wikitext103", "delta", "mini", 1]
     assert config["model"]["d_model"] == 16 and config["optimizer"]["adam_betas"] == [0.9, 0.999]
     assert {"task", "dataset", "optimization", "lr_scheduler", "checkpoint", "common"} <= config.keys()
     for name in ("parameters", "state_size", "git_commit"):
@@ -87,12 +88,10 @@ def test_curves_are_those_of_the_record_against_updates_and_tokens(logged):
     assert validated[-1]["tokens"] == logged.log["tokens"] == logged.record["metrics"]["trained_tokens"]
     first, second = (row["tokens"] for row in logged.run.history[:2])
     assert 0 < first < second
-    axes = {m.metric.name or m.metric.glob_name: m.metric.step_metric for m in messages(segment_of(logged)) if m.HasField("metric")}
+    begun = min(logged.folder.rglob("*.wandb"), key=lambda path: path.parent.name)
+    metrics = [message.metric for message in messages(begun) if message.HasField("metric")]
+    axes = {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
     assert axes == {"updates": "", "tokens": "", "*": "updates", "valid/loss": "updates"}
-
-
-def segment_of(logged):
-    return min(logged.folder.rglob("*.wandb"), key=lambda path: path.parent.name)
 
 
 def test_language_models_have_the_common_metrics_and_perplexity(logged):

@@ -70,7 +70,8 @@ def find_runs(results_dir: Path, runs_dir: Path, experiment: str):
     for record in records:
         found[record["row"], record["cell"], record["seed"]] = record
     if not found:
-        text = f"no run of {experiment}: neither records in {results_dir / 'runs' / experiment} nor trainings below {runs_dir}"
+        places = f"neither records in {results_dir / 'runs' / experiment} nor trainings below {runs_dir}"
+        text = f"no run of {experiment}: {places}"
         raise ReportError("\n".join([text, *problems, *wrong]))
     return list(found.values()), problems + wrong
 
@@ -89,7 +90,8 @@ def choose(runs: list, option: str, field: str, names) -> list:
 def in_order(runs: list, rows) -> list:
     """As the rows were asked for, else by name."""
     rows = list(rows or sorted({run["row"] for run in runs}))
-    return sorted(runs, key=lambda run: (rows.index(run["row"]), len(run["cell"] or ""), run["cell"] or "", run["seed"]))
+    # shorter names first: S20, S40, S100
+    return sorted(runs, key=lambda run: (rows.index(run["row"]), len(run["cell"] or ""), run["cell"], run["seed"]))
 
 
 def curve_of(run: dict, metric: str, x: str) -> Curve:
@@ -115,7 +117,8 @@ def table(curves: list, x: str) -> str:
         numbers = [""] * 4
         if curve.y:
             best = min(curve.y)
-            numbers = [f"{curve.x[-1]:,.0f}", f"{curve.y[-1]:.4f}", f"{best:.4f}", f"{curve.x[curve.y.index(best)]:,.0f}"]
+            best_at = curve.x[curve.y.index(best)]
+            numbers = [f"{curve.x[-1]:,.0f}", f"{curve.y[-1]:.4f}", f"{best:.4f}", f"{best_at:,.0f}"]
         lines.append([curve.name, curve.status, *numbers])
     return markdown_table(header, lines, text_columns=2)
 
@@ -137,6 +140,6 @@ def _parser():
     parser.add_argument("--x", choices=("updates", "tokens"), default="updates", help="x axis (default: updates)")
     parser.add_argument("--metric", choices=METRICS, default="valid_loss", help="which loss (default: valid_loss)")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="has the records in runs/")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where trainings keep checkpoints")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="has the trainings' folders")
     parser.add_argument("--out", type=Path, metavar="PNG", help="the picture (default: <runs>/curves_EXPERIMENT.png)")
     return parser

@@ -67,7 +67,8 @@ def test_records_and_running_trainings_are_on_one_plot(draw, folders, capsys):
 
 def test_rows_metric_and_tokens_as_asked(draw, tmp_path):
     out = tmp_path / "here" / "a.png"
-    (found, _, x, y), status = draw("--rows", "softmax,delta", "--x", "tokens", "--metric", "train_loss", "--out", str(out))
+    axes = ["--x", "tokens", "--metric", "train_loss"]
+    (found, _, x, y), status = draw("--rows", "softmax,delta", *axes, "--out", str(out))
     assert status == 0 and (x, y) == ("tokens", "training loss") and out.exists()
     assert [(curve.row, curve.x, curve.y) for curve in found] == [
         ("softmax", [640, 1280], [4.0, 3.0]),
@@ -76,9 +77,9 @@ def test_rows_metric_and_tokens_as_asked(draw, tmp_path):
 
 
 def test_the_loss_of_synthetic_runs_is_their_validation_loss(draw, folders, capsys):
-    fields = {"row": "elu", "cell": "S20", "seed": 1, "scale": "mini", "parameters": 1, "config": {}, "wall_seconds": 1.0}
     losses = {"updates": [100, 200], "loss": [0.4, 0.001]}
-    write_record(folders[0], new_record("table_x", metrics={}, updates=200, curves=losses, **fields))
+    measured = {"metrics": {}, "updates": 200, "wall_seconds": 1.0, "parameters": 1, "config": {}}
+    write_record(folders[0], new_record("table_x", "elu", 1, "mini", cell="S20", curves=losses, **measured))
     (found, *_), status = draw("--rows", "elu")
     assert status == 0 and found[0].y == [0.4, 0.001]
     assert curves_plot.draw(found, "", "", "").axes[0].get_yscale() == "log"
