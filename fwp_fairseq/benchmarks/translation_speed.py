@@ -34,7 +34,7 @@ def measure(options, started):
     and `<row>/training/ms`. Metrics: `<row>/training_tokens_per_second`, of the target.
     """
     device, dictionary = torch.device(options.device), subwords(SUBWORDS[options.setting])
-    positions = max(1024, max(options.lengths) + 2)
+    positions = max(1024, max(options.lengths) + 1)
     models = {row: build(row, options.setting, dictionary, positions).to(device) for row in (FAIRSEQ, *options.rows)}
     optimizer = adam(share_weights(models.values()), **ADAM)
     criterion = LabelSmoothedCrossEntropyCriterion(task_of(dictionary), sentence_avg=False, label_smoothing=LABEL_SMOOTHING)
