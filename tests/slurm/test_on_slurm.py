@@ -35,7 +35,7 @@ def squeue(checkout):
     ).stdout
 
 
-def wait_for(condition, seconds=400):
+def wait_for(condition, seconds=900):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
