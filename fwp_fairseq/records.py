@@ -273,8 +273,9 @@ def git_commit():
     commit = _git(package, "rev-parse", "HEAD")
     if commit is None:
         return None
-    # Records and tables that runs write do not change what the next run computes.
-    changes = _git(package, "status", "--porcelain", "--", ":/", ":(top,exclude)results")
+    # Records and tables that runs write, and where jobs run, do not change what the next run computes.
+    elsewhere = (":(top,exclude)results", ":(top,exclude)configs/slurm.yaml")
+    changes = _git(package, "status", "--porcelain", "--", ":/", *elsewhere)
     return commit if changes == "" else f"{commit}+dirty"
 
 

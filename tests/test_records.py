@@ -199,7 +199,9 @@ def test_the_commit_is_that_of_the_code_and_says_where_it_was_changed(tmp_path):
 
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "new.json").write_text("{}")
-    assert load_copy(module).git_commit() == commit  # results are not code
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "slurm.yaml").write_text("partition: gpu")
+    assert load_copy(module).git_commit() == commit  # results are not code, nor is the name of a partition
 
     module.write_text(module.read_text() + "\n")
     assert load_copy(module).git_commit() == f"{commit}+dirty"
