@@ -3,7 +3,7 @@
 `import fwp_fairseq`, or `common.user_dir=fwp_fairseq` on a fairseq command, registers every model, task,
 criterion and optimizer of the package. Importing is cheap: fairseq takes seconds to load, so the parts are
 registered right away where it is loaded already, and otherwise at the moment it first is. `fwp_fairseq.ops`
-and `fwp_fairseq.modules` never need it.
+and, but for `modules.translation`, `fwp_fairseq.modules` never need it.
 """
 
 import importlib.abc
