@@ -30,7 +30,8 @@ def add_arguments(parser):
     parser.add_argument("--lengths", type=whole_numbers, default=(384, 1024, 4096), metavar="N,N",
                         help="words of a sequence (default: 384,1024,4096)")  # fmt: skip
     parser.add_argument("--tokens", type=whole_number, metavar="N",
-                        help="words of a step, as near as whole sequences allow (default: 4096 on a CPU, 24576 on a GPU)")  # fmt: skip
+                        help="words of a step, the same at all lengths as far as whole sequences allow "
+                        "(default: 4096 on a CPU, 24576 on a GPU)")  # fmt: skip
     parser.add_argument("--rounds", type=whole_number, default=3, metavar="N", help="steps timed of each (default: 3)")
 
 
@@ -38,10 +39,12 @@ def run(options) -> int:
     """Measure, print the table and write the record."""
     options.tokens = options.tokens or WORDS_PER_STEP[options.device]
     if REFERENCE not in options.rows:
-        raise BenchError(f"--rows: must have {REFERENCE}, which the others are set against, got {','.join(options.rows)}")
+        got = ",".join(options.rows)
+        raise BenchError(f"--rows: must have {REFERENCE}, which the others are set against, got {got}")
     if options.tokens < max(options.lengths):
         raise BenchError(
-            f"--tokens: a step needs a sequence of each of the --lengths, the longest {max(options.lengths)}, got {options.tokens}"
+            f"--tokens: a step needs a sequence of each of the --lengths, and one has {max(options.lengths)} words, "
+            f"got {options.tokens}"
         )
     recording.quiet_profiler()
     recording.check(options)

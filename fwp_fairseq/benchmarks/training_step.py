@@ -1,4 +1,4 @@
-"""One training step as fairseq's trainer makes it, on models that share their weights: for benchmarks of whole models."""
+"""One training step as fairseq's trainer makes it, on models that share their weights: for benchmarks of them."""
 
 import torch
 

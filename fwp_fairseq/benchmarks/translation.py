@@ -1,4 +1,4 @@
-"""Tokens per second of training and of beam search: the rows of the translation models beside fairseq's own transformer.
+"""Tokens per second of training and beam search: the rows of the translation models beside fairseq's own transformer.
 
 Models of the same sizes on random sentences. Training is a full step: forward and backward pass, label-smoothed loss,
 clipping, Adam. Generation is fairseq's beam search with a beam of 4, and every hypothesis is forced to the same target
@@ -25,16 +25,19 @@ SENTENCES = {"cpu": 2, "cuda": 64}
 def add_arguments(parser):
     recording.add_arguments(parser, "bench_translation")
     parser.add_argument("--threads", type=whole_number, metavar="N", help="CPU threads (default: torch's choice)")
-    parser.add_argument("--setting", choices=("base", "mini"), default="base", help="sizes of the models (default: base)")
+    parser.add_argument("--setting", choices=("base", "mini"), default="base",
+                        help="sizes of the models (default: base)")  # fmt: skip
     parser.add_argument("--rows", type=list_of(ROWS), default=ROWS, metavar="A,B",
                         help=f"of {', '.join(ROWS)}; fairseq's own is always there (default: all)")  # fmt: skip
     parser.add_argument("--tokens", type=whole_number, metavar="N",
-                        help=f"target tokens of a training step, in sentences of {SENTENCE} (default: 512 on a CPU, 25600 on a GPU)")  # fmt: skip
+                        help=f"target tokens of a training step, in sentences of {SENTENCE} "
+                        "(default: 512 on a CPU, 25600 on a GPU)")  # fmt: skip
     parser.add_argument("--sentences", type=whole_number, metavar="N",
                         help="sentences translated at once (default: 2 on a CPU, 64 on a GPU)")  # fmt: skip
     parser.add_argument("--lengths", type=whole_numbers, default=(16, 64, 256), metavar="N,N",
                         help="tokens of the translations (default: 16,64,256)")  # fmt: skip
-    parser.add_argument("--rounds", type=whole_number, default=3, metavar="N", help="times that each is timed (default: 3)")
+    parser.add_argument("--rounds", type=whole_number, default=3, metavar="N",
+                        help="times that each is timed (default: 3)")  # fmt: skip
 
 
 def run(options) -> int:

@@ -37,10 +37,12 @@ def measure(options, started):
     positions = max(1024, max(options.lengths) + 1)
     models = {row: build(row, options.setting, dictionary, positions).to(device) for row in (FAIRSEQ, *options.rows)}
     optimizer = adam(share_weights(models.values()), **ADAM)
-    criterion = LabelSmoothedCrossEntropyCriterion(task_of(dictionary), sentence_avg=False, label_smoothing=LABEL_SMOOTHING)
+    criterion = LabelSmoothedCrossEntropyCriterion(task_of(dictionary), False, LABEL_SMOOTHING)
     batch = random_sentences(dictionary, options.tokens // SENTENCE, device)
     sources = random_sentences(dictionary, options.sentences, device)
-    calls = {(row, TRAINING): TrainingStep(model, criterion, optimizer, CLIP_NORM, batch) for row, model in models.items()}
+    calls = {}
+    for row, model in models.items():
+        calls[row, TRAINING] = TrainingStep(model, criterion, optimizer, CLIP_NORM, batch)
     for length in options.lengths:
         for row, model in models.items():
             calls[row, length] = Translating(model, dictionary, length, sources)
@@ -102,7 +104,7 @@ class Translating:
     def __init__(self, model, dictionary, length, sample):
         self.sample = sample
         self.search = SequenceGenerator(
-            [model], dictionary, beam_size=BEAM, max_len_a=0, max_len_b=length, min_len=length, len_penalty=LENGTH_PENALTY
+            [model], dictionary, BEAM, max_len_a=0, max_len_b=length, min_len=length, len_penalty=LENGTH_PENALTY
         )
 
     def __call__(self):
@@ -136,7 +138,8 @@ def subwords(count):
 def random_sentences(dictionary, count, device):
     """A batch of the task: pairs of sentences of `SENTENCE` tokens with their end, none of them padded."""
     generator = torch.Generator().manual_seed(1)
-    source, target = torch.randint(dictionary.nspecial, len(dictionary), (2, count, SENTENCE), generator=generator).to(device)
+    shape = (2, count, SENTENCE)
+    source, target = torch.randint(dictionary.nspecial, len(dictionary), shape, generator=generator).to(device)
     source[:, -1] = target[:, -1] = dictionary.eos()
     return {
         "net_input": {

@@ -52,4 +52,5 @@ def machine(record):
 def code(record):
     """What was run, when, and with which settings of the environment."""
     environment = "".join(f"; {name}={value}" for name, value in record["config"].get("environment", {}).items())
-    return f"torch {record['versions'].get('torch')}; commit {record['git_commit']}; {record['created'][:10]}{environment}"
+    torch = f"torch {record['versions'].get('torch')}"
+    return f"{torch}; commit {record['git_commit']}; {record['created'][:10]}{environment}"

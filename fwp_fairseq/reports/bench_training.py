@@ -145,7 +145,7 @@ def _profile(run):
     rows = [[name, three_digits(taken), f"{100 * taken / whole:.1f}"] for name, taken in parts.items()]
     rows.append(["whole step", three_digits(whole), "100.0"])
     return (
-        f"Where the time of a step of delta goes, at L = {run.lengths[0]}, forward and backward together. The rule is the "
-        "feature map, its normalisation and the fast weights; each part was timed by itself, which takes a little longer "
-        "than the step as a whole:\n\n" + markdown_table(["", "ms", "%"], rows, text_columns=1) + "\n"
+        f"Where the time of a step of delta goes, at L = {run.lengths[0]}, forward and backward together. The rule is "
+        "the feature map, its normalisation and the fast weights; each part was timed by itself, which takes a little "
+        "longer than the step as a whole:\n\n" + markdown_table(["", "ms", "%"], rows, text_columns=1) + "\n"
     )

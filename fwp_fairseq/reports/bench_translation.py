@@ -21,6 +21,10 @@ ROWS = {
     "dpfp_256_delta": "delta, DPFP (256)",
 }
 QUANTITIES = ("ms_per_token", "tokens_per_second")
+SIZES = (
+    "rounds", "threads", "subwords", "tokens", "sentence", "sentences", "beam", "d_model", "encoder_layers",
+    "decoder_layers",
+)  # fmt: skip
 INTRODUCTION = """\
 # Translation: speed of training and of generation
 
@@ -31,13 +35,13 @@ step and translated to every length in turn, round after round, in one process; 
 of them the ratios are what carries over to other machines. In brackets, the number of features of a head. Built by
 `fwp-report bench_translation` from the records of `fwp-bench translation`.
 
-![Time of a token against the length of the translation, and tokens a second of training](../figures/bench_translation.png)
+![Time of a token against the length of the translation, and speed of training](../figures/bench_translation.png)
 """
 
 
 @dataclass
 class TranslationRun:
-    """One record. training[row]: tokens per second; curves[row]: each of QUANTITIES, a number for each of the lengths."""
+    """One record. training[row]: tokens per second; curves[row]: each of QUANTITIES, a number for each length."""
 
     record: dict
     lengths: list
@@ -47,8 +51,7 @@ class TranslationRun:
     @classmethod
     def from_record(cls, record):
         """Raises ValueError where a number or a setting is missing or does not fit."""
-        sizes = ("rounds", "threads", "subwords", "tokens", "sentence", "sentences", "beam", "d_model", "encoder_layers")
-        bench_records.check_config(record, setting=str, rows=list, **dict.fromkeys(sizes, int))
+        bench_records.check_config(record, setting=str, rows=list, **dict.fromkeys(SIZES, int))
         rows = [row for row in ROWS if row in record["config"]["rows"]]
         if FAIRSEQ not in rows:
             raise ValueError(f"config: rows has no {FAIRSEQ}")

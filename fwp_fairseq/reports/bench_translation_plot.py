@@ -23,7 +23,8 @@ def draw(runs, names):
     rows = figure.subplots(len(runs), 2, squeeze=False)
     for (times, speeds), run in zip(rows, runs, strict=True):
         for row, curves in run.curves.items():
-            times.plot(run.lengths, curves["ms_per_token"], label=names[row], linewidth=1.6, markersize=5, **STYLES[row])
+            style = {"linewidth": 1.6, "markersize": 5, **STYLES[row]}
+            times.plot(run.lengths, curves["ms_per_token"], label=names[row], **style)
         times.set_xscale("log", base=2)
         times.set_xticks(run.lengths, [str(length) for length in run.lengths])
         times.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""fwp-bench training and fwp-report bench_training: what is timed, measured, recorded and drawn, and what is refused."""
+"""fwp-bench training and fwp-report bench_training: what is timed, recorded and drawn, and what is refused."""
 
 import os
 import time
@@ -27,28 +27,30 @@ from fwp_fairseq.criterions.language_model_loss import LanguageModelLoss
 from fwp_fairseq.models.language_model import FastWeightLanguageModel, LanguageModelConfig
 from fwp_fairseq.models.language_model_architectures import ROWS
 from fwp_fairseq.records import new_record, read_record, write_record
+from fwp_fairseq.reports import bench_training, bench_training_plot
 
 CPU = torch.device("cpu")
-SIZES = {"d_model": 8, "heads": 2, "d_ffn": 16, "layers": 1, "dropout": 0.0}
+SIZES = {"d_model": 8, "heads": 2, "d_ffn": 16, "layers": 1, "dropout": 0.0, "cutoffs": "10,30"}
 WORDS = 52
 CRITERION = LanguageModelLoss(SimpleNamespace(target_dictionary=Dictionary()))
 TEXT = training_speed.random_text(WORDS, 3, 7, CPU)
 
 
-def tiny(row="delta", **parts):
+def tiny(row="delta"):
     torch.manual_seed(2)
-    return FastWeightLanguageModel(LanguageModelConfig(**{**SIZES, "cutoffs": "10,30", **ROWS[row], **parts}), range(WORDS))
+    return FastWeightLanguageModel(LanguageModelConfig(**SIZES, **ROWS[row]), range(WORDS))
 
 
 def step_of(model, optimizer=None, sample=TEXT, clip_norm=0.25):
-    return TrainingStep(model, CRITERION, optimizer or adam(share_weights([model]), **training_speed.ADAM), clip_norm, sample)
+    optimizer = optimizer or adam(share_weights([model]), **training_speed.ADAM)
+    return TrainingStep(model, CRITERION, optimizer, clip_norm, sample)
 
 
 def test_a_run_is_recorded_printed_and_drawn(tmp_path, capsys):
     threads = torch.get_num_threads()
-    options = ["--setting", "mini", "--rows", "transformer,delta", "--lengths", "8,3,8", "--tokens", "16", "--rounds", "2"]
+    options = "--setting mini --rows transformer,delta --lengths 8,3,8 --tokens 16 --rounds 2 --threads 1".split()
     try:
-        assert main(["training", *options, "--threads", "1", "--results", str(tmp_path)]) == 0
+        assert main(["training", *options, "--results", str(tmp_path)]) == 0
     finally:
         torch.set_num_threads(threads)
     output = capsys.readouterr().out
@@ -57,8 +59,8 @@ def test_a_run_is_recorded_printed_and_drawn(tmp_path, capsys):
     assert (curves["length"], curves["words"]) == ([3, 8], [15, 16])
     for row in ("transformer", "delta"):
         for place, length in enumerate((3, 8)):
-            median = sum(curves[f"{row}/{length}/ms"]) / 2
-            assert curves[f"{row}/words_per_second"][place] == pytest.approx(1000 * curves["words"][place] / median, rel=0.01)
+            speed = curves["words"][place] / (sum(curves[f"{row}/{length}/ms"]) / 2000)
+            assert curves[f"{row}/words_per_second"][place] == pytest.approx(speed, rel=0.01)
         assert min(curves[f"{row}/peak_mb"]) * 2**20 > 4 * 4 * 200_000  # weights, gradients and two moments
     assert [name for name in record["metrics"]] == [f"profile/{part}/ms" for part in PARTS]
     assert record["config"]["threads"] == 1 and record["scale"] == "bench"
@@ -68,7 +70,7 @@ def test_a_run_is_recorded_printed_and_drawn(tmp_path, capsys):
 
 
 def test_the_rows_are_those_of_the_models():
-    assert set(training.ROWS) == set(ROWS)
+    assert set(training.ROWS) == set(ROWS) == set(bench_training.ROWS) == set(bench_training_plot.STYLES)
     assert set(training.SETTINGS) == set(training_speed.SIZES) == set(training_speed.DICTIONARY)
 
 
@@ -193,11 +195,13 @@ def make_record(folder, row="cpu", setting="medium", rows=("transformer", "linea
         curves[f"{name}/words_per_second"] = [100.0 + 50 * number, 100.0 * (1 + number)]
         curves[f"{name}/peak_mb"] = [2000.0 - 400 * number, 4000.0 - 1000 * number]
     config = {
-        "setting": setting, "rows": list(rows), "rounds": 3, "threads": 2, "dictionary": 267_737, "layers": 16, "d_model": 256,
+        "setting": setting, "rows": list(rows), "rounds": 3, "threads": 2, "dictionary": 267_737, "layers": 16,
+        "d_model": 256,
     }  # fmt: skip
     record = new_record(
-        "bench_training", row, 1, "bench", metrics={f"profile/{RULE}/ms": 30.0, f"profile/{OTHER}/ms": 90.0}, updates=3,
-        wall_seconds=1.0, parameters=0, config=config, cell=setting, curves={**curves, **changed}, device=f"the {row} of the test",
+        "bench_training", row, 1, "bench", {f"profile/{RULE}/ms": 30.0, f"profile/{OTHER}/ms": 90.0}, updates=3,
+        wall_seconds=1.0, parameters=0, config=config, cell=setting, curves={**curves, **changed},
+        device=f"the {row} of the test",
     )  # fmt: skip
     return write_record(folder, record)
 

@@ -11,7 +11,7 @@ from fwp_fairseq.cli.bench import main
 from fwp_fairseq.cli.report import main as report
 from fwp_fairseq.models.translation_architectures import ROWS
 from fwp_fairseq.records import new_record, read_record, write_record
-from fwp_fairseq.reports import bench_translation
+from fwp_fairseq.reports import bench_translation, bench_translation_plot
 
 CPU = torch.device("cpu")
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "d_ffn": 24}
@@ -27,9 +27,9 @@ def tiny(monkeypatch):
 
 def test_a_run_is_recorded_printed_and_drawn(tiny, tmp_path, capsys):
     threads = torch.get_num_threads()
-    options = ["--setting", "mini", "--rows", "linear,elu_delta", "--lengths", "9,3", "--tokens", "100", "--rounds", "2"]
+    options = "--setting mini --rows linear,elu_delta --lengths 9,3 --tokens 100 --sentences 3 --rounds 2 --threads 1"
     try:
-        assert main(["translation", *options, "--sentences", "3", "--threads", "1", "--results", str(tmp_path)]) == 0
+        assert main(["translation", *options.split(), "--results", str(tmp_path)]) == 0
     finally:
         torch.set_num_threads(threads)
     output = capsys.readouterr().out
@@ -51,6 +51,7 @@ def test_a_run_is_recorded_printed_and_drawn(tiny, tmp_path, capsys):
 
 def test_the_rows_are_those_of_the_models():
     assert set(translation.ROWS) == set(ROWS) == set(bench_translation.ROWS) - {"fairseq"}
+    assert set(bench_translation.ROWS) == set(bench_translation_plot.STYLES)
 
 
 @pytest.mark.parametrize("row", ["fairseq", "linear", "performer_64", "elu_delta"])
@@ -98,8 +99,8 @@ def make_record(folder, row="cpu", rows=("fairseq", "linear"), speeds=None, **ch
         "sentence": 32, "sentences": 2, "beam": 4,
     }  # fmt: skip
     record = new_record(
-        "bench_translation", row, 1, "bench", metrics={**metrics, **(speeds or {})}, updates=3, wall_seconds=1.0, parameters=0,
-        config=config, cell="base", curves={**curves, **changed}, device=f"the {row} of the test",
+        "bench_translation", row, 1, "bench", {**metrics, **(speeds or {})}, updates=3, wall_seconds=1.0,
+        parameters=0, config=config, cell="base", curves={**curves, **changed}, device=f"the {row} of the test",
     )  # fmt: skip
     return write_record(folder, record)
 
@@ -107,10 +108,11 @@ def make_record(folder, row="cpu", rows=("fairseq", "linear"), speeds=None, **ch
 def test_every_row_stands_beside_fairseqs_and_its_growth(tmp_path, capsys):
     make_record(tmp_path)
     assert report(["bench_translation", "--results", str(tmp_path)]) == 0
-    lines = [line for line in (tmp_path / "tables/bench_translation.md").read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    lines = (tmp_path / "tables/bench_translation.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert ["linear (64)", "750", "1.50", "100", "0.50", "100", "2.00"] in rows
-    assert ["fairseq's transformer", "10.0", "40.0", "× 4.00"] in rows and ["linear (64)", "20.0", "20.0", "× 1.00"] in rows
+    assert ["fairseq's transformer", "10.0", "40.0", "× 4.00"] in rows
+    assert ["linear (64)", "20.0", "20.0", "× 1.00"] in rows
     capsys.readouterr()
     assert report(["bench_translation", "--results", str(tmp_path), "--brief"]) == 0
     assert "linear (64) 1.50 0.50 × 1.00" in " ".join(capsys.readouterr().out.split())
