@@ -25,7 +25,7 @@ def draw(runs, names):
                 panel.plot(run.lengths, curves[quantity], label=names[row], linewidth=1.6, markersize=5, **STYLES[row])
             panel.set_xscale("log", base=2)
             panel.set_xticks(run.lengths, [str(length) for length in run.lengths])
-            panel.set_ylim(bottom=0)
+            panel.set_ylim(0, 1.06 * max(max(curves[quantity]) for curves in run.curves.values()))
             panel.set_xlabel("sequence length L, at the same number of words a step")
             panel.set_ylabel(label)
             panel.grid(True, linewidth=0.4, alpha=0.4)

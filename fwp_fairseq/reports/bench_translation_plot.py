@@ -27,7 +27,7 @@ def draw(runs, names):
             times.plot(run.lengths, curves["ms_per_token"], label=names[row], **style)
         times.set_xscale("log", base=2)
         times.set_xticks(run.lengths, [str(length) for length in run.lengths])
-        times.set_ylim(bottom=0)
+        times.set_ylim(0, 1.06 * max(max(curves["ms_per_token"]) for curves in run.curves.values()))
         times.set_xlabel("tokens of the translation")
         times.set_ylabel("milliseconds a token")
         times.grid(True, linewidth=0.4, alpha=0.4)

@@ -266,6 +266,16 @@ def test_what_cannot_be_measured_is_one_clear_error(capsys, monkeypatch, argumen
     assert error.startswith("fwp-bench training: error: ") and all(word in error for word in words)
 
 
+def test_a_step_that_does_not_fit_into_a_gpu_is_one_clear_error(capsys, monkeypatch):
+    def too_much(step, device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(TrainingStep, "peak_bytes", too_much)
+    assert main("training --setting mini --rows transformer --lengths 8 --tokens 16".split()) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in ("error: --tokens", "transformer at L = 8", "give fewer"))
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
