@@ -24,7 +24,7 @@ on the machine meanwhile. A new run replaces the record of an earlier one.
   --dry-run          print the commands and stop
   -h, --help         show this help
 
-Time: on two cores some 10 minutes and 6 GB of memory; with --rounds 1 two thirds of that. Seconds on a GPU.
+Time: on two cores some 15 to 20 minutes and 6 GB of memory, with --rounds 1 half the time. Minutes on a GPU.
 END
 }
 
