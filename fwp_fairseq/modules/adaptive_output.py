@@ -42,34 +42,42 @@ class AdaptiveOutput(nn.Module):
 
     def forward(self, hidden, target):
         """-ln p(target), in float32 or better: hidden (N, d_model), target symbols (N,) -> (N,)."""
-        word = target - self.first_symbol
+        weights, word = self.weights(), target - self.first_symbol
         column = word
         for number, (low, _) in enumerate(self.clusters):
             column = torch.where(word >= low, self.head_size + number, column)
-        loss = cross_entropy(self.head_logits(hidden), column)
-        for low, high in self.clusters:
+        loss = cross_entropy(self.head_logits(hidden, weights), column)
+        for number, (low, high) in enumerate(self.clusters):
             inside = ((word >= low) & (word < high)).nonzero().squeeze(1)
             if inside.numel():
-                tail = cross_entropy(self.tail_logits(hidden[inside], low, high), word[inside] - low)
+                tail = cross_entropy(self.tail_logits(hidden[inside], weights, number), word[inside] - low)
                 loss = loss.index_add(0, inside, tail)
         return loss
 
     def get_log_prob(self, hidden, target=None):
         """ln p of every symbol, (..., d_model) -> (..., symbols): what fairseq's generator and scorer ask for."""
-        head = log_softmax(self.head_logits(hidden))
+        weights = self.weights()
+        head = log_softmax(self.head_logits(hidden, weights))
         never = head.new_full((*hidden.shape[:-1], self.first_symbol), -torch.inf)
         parts = [never, head[..., : self.head_size]]
-        for number, (low, high) in enumerate(self.clusters):
+        for number in range(len(self.clusters)):
             cluster = head[..., self.head_size + number, None]
-            parts.append(cluster + log_softmax(self.tail_logits(hidden, low, high)))
+            parts.append(cluster + log_softmax(self.tail_logits(hidden, weights, number)))
         return torch.cat(parts, dim=-1)
 
-    def head_logits(self, hidden):
-        weight = torch.cat((self.embedding.weight[: self.head_size], self.cluster_weight))
+    def weights(self):
+        """The output weights of the head's words and of each cluster. Cut at once: the gradient of every single slice
+        would be as large as the embedding."""
+        sizes = [self.head_size, *(high - low for low, high in self.clusters)]
+        return self.embedding.weight.split(sizes)
+
+    def head_logits(self, hidden, weights):
+        weight = torch.cat((weights[0], self.cluster_weight))
         return F.linear(hidden, weight, torch.cat((self.bias[: self.head_size], self.cluster_bias)))
 
-    def tail_logits(self, hidden, low, high):
-        return F.linear(hidden, self.embedding.weight[low:high], self.bias[low:high])
+    def tail_logits(self, hidden, weights, number):
+        low, high = self.clusters[number]
+        return F.linear(hidden, weights[1 + number], self.bias[low:high])
 
 
 def cross_entropy(logits, target):

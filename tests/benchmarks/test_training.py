@@ -173,7 +173,7 @@ def test_the_softmax_counts_with_the_embedding_and_hooks_are_taken_away(monkeypa
     step = step_of(tiny())
     output = step.model.decoder.adaptive_softmax
     logits = output.head_logits
-    monkeypatch.setattr(output, "head_logits", lambda hidden: Sleeping.apply(logits(hidden)))
+    monkeypatch.setattr(output, "head_logits", lambda hidden, weights: Sleeping.apply(logits(hidden, weights)))
     assert profile(step, CPU, 1)[EMBEDDING] >= 2 * Sleeping.SECONDS
     hooks = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
     assert not any(getattr(module, kind) for module in step.model.modules() for kind in hooks)
