@@ -65,7 +65,13 @@ def install() -> None:
             path = os.path.join(cfg.save_dir, path)
         if os.path.exists(path):
             check_settings(path, trainer.cfg)
-        return load(cfg, trainer, **options)
+        loaded = load(cfg, trainer, **options)
+        max_update = trainer.cfg.optimization.max_update
+        if hasattr(trainer.task, "begin_training") and 0 < max_update <= trainer.get_num_updates():
+            # fairseq would train one more update before it looks
+            logger.info("%s is trained: %d updates of %d", cfg.save_dir, trainer.get_num_updates(), max_update)
+            raise SystemExit(0)
+        return loaded
 
     checkpoint_utils.save_checkpoint = save_checkpoint
     checkpoint_utils.load_checkpoint = load_checkpoint

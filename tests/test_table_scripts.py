@@ -112,6 +112,7 @@ def test_finished_rows_are_skipped_and_started_ones_go_on_where_they_are(checkou
         (["--stride", "0"], ["--stride", "'0'"]),
         (["--precision", "fp8"], ["--precision", "'fp8'"]),
         (["--max-update", "10"], ["--max-update", "--results"]),
+        (["--setting", "mini", "--max-update", "200", "--results", "x"], ["--max-update 200", "warm-up"]),
         (["--rows"], ["--rows", "value"]),
         (["--row", "delta"], ["'--row'", "--help"]),
     ],

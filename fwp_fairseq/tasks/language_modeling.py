@@ -172,13 +172,14 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
             self.carried.collect()
 
     def checkpoint_state(self):
-        return {**super().checkpoint_state(), "stream": self.stream_layout(), "carried": self.carried.state_dict()}
+        return {**super().checkpoint_state(), "carried": self.carried.state_dict()}
 
-    def stream_layout(self) -> dict:
-        """What the place in an epoch means something for. Processes may be fewer or more, at the same rows."""
+    def batch_layout(self) -> dict:
+        """As for every task, but for streams: processes may be fewer or more, at the same rows."""
+        if self.args.order != "stream":
+            return super().batch_layout()
         rows = (self.args.batch_size or 0) * self.args.update_freq[0] * self.args.world_size
         return {
-            "order": str(self.args.order),
             "rows": rows,
             "update_freq": self.args.update_freq[0],
             "tokens_per_sample": self.args.tokens_per_sample,
@@ -187,12 +188,6 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
 
     def set_checkpoint_dict(self, state):
         super().set_checkpoint_dict(state)
-        if state["stream"] != self.stream_layout():
-            raise ValueError(
-                f"the checkpoint in {self.args.save_dir} was trained with {state['stream']}, this run has "
-                f"{self.stream_layout()}: it would go on at a wrong place of the text; resume with the same, or give "
-                "another checkpoint.save_dir"
-            )
         self.carried.load_state_dict(state["carried"], self.args.batch_size)
 
 

@@ -6,7 +6,7 @@
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import List, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -31,6 +31,10 @@ class RecordedTrainingConfig(FairseqDataclass):
     max_update: int = II("optimization.max_update")
     max_valid_steps: Optional[int] = II("dataset.max_valid_steps")
     save_dir: str = II("checkpoint.save_dir")
+    max_tokens: Optional[int] = II("dataset.max_tokens")
+    batch_size: Optional[int] = II("dataset.batch_size")
+    update_freq: List[int] = II("optimization.update_freq")
+    world_size: int = II("distributed_training.distributed_world_size")
 
 
 class RecordedTraining:
@@ -154,6 +158,12 @@ class RecordedTraining:
 
     def set_checkpoint_dict(self, state):
         self.check_dictionary(state["dictionary"])
+        if state["batches"] != self.batch_layout():
+            raise ValueError(
+                f"the checkpoint in {self.cfg.save_dir} was trained with {state['batches']}, this run has "
+                f"{self.batch_layout()}: it would go on at a wrong place of the text; resume with the same, or give "
+                "another checkpoint.save_dir"
+            )
         self.rule = DivergenceRule(**{**state["rule"], "span": self.cfg.divergence_span})
         self.log = TrainingLog.from_state_dict(state["log"])
 
@@ -162,6 +172,16 @@ class RecordedTraining:
             "rule": self.rule.state_dict(),
             "log": self.log.state_dict(),
             "dictionary": dictionary_digest(*self.dictionaries),
+            "batches": self.batch_layout(),
+        }
+
+    def batch_layout(self) -> dict:
+        """What the place in an epoch, a number of batches, means something for."""
+        return {
+            "max_tokens": self.cfg.max_tokens,
+            "batch_size": self.cfg.batch_size,
+            "update_freq": list(self.cfg.update_freq),
+            "processes": self.cfg.world_size,
         }
 
     def check_dictionary(self, digest):

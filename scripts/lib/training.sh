@@ -85,6 +85,8 @@ parse_options() {
         check_number --max-update "$max_update"
         [ "$results" != results ] ||
             usage_error "--max-update makes other runs than the table's: give them their own --results"
+        [ "$max_update" != "$(row_value warmup_updates "${rows%%,*}")" ] ||
+            usage_error "--max-update $max_update is the whole warm-up of the learning rate: give a larger or smaller one"
     fi
     check_batch
     if [ "$precision" = fp16 ] && [ "$action" = run ] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then

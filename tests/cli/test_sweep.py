@@ -181,7 +181,7 @@ def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, start,
     workers = workers_of(tmp_path)
     assert workers
     interrupted.send_signal(how)
-    interrupted.wait(timeout=60)
+    interrupted.wait(timeout=200)
     assert interrupted.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     wait_until(lambda: not workers_of(tmp_path), 60)
     before = done.read_bytes()

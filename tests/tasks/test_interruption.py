@@ -125,6 +125,15 @@ def test_a_full_disk_ends_the_run_with_the_reason_and_leaves_the_last_checkpoint
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_a_finished_run_is_left_as_it_is(train_lm, tmp_path):
+    assert train_lm(tmp_path, "optimization.max_update=5") == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert train_lm(tmp_path, "optimization.max_update=5") == 0
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert train_lm(tmp_path, "optimization.max_update=7") == 0
+    assert torch.load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 7
+
+
 def test_two_runs_do_not_share_a_folder(train_lm, tmp_path, capfd):
     (tmp_path / "run").mkdir()
     hold = f"""
