@@ -125,7 +125,7 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(train_row, trained,
 @pytest.mark.parametrize("change", ["dataset.max_tokens=90", "optimization.update_freq=[2]"])
 def test_a_run_is_not_resumed_at_a_wrong_place(train_row, trained, tmp_path, capfd, change):
     last = trained / "checkpoint_last.pt"
-    assert train_row(tmp_path, "row=linear", f"checkpoint.restore_file='{last}'", "optimization.max_update=190", change) != 0
+    assert train_row(tmp_path, "row=performer_64", f"checkpoint.restore_file='{last}'", "optimization.max_update=40", change) != 0
     error = capfd.readouterr().err
     assert "'max_tokens': 150" in error and "checkpoint.save_dir" in error
     assert list(tmp_path.glob("*.pt")) == []
