@@ -12,13 +12,14 @@ import hashlib
 import io
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from docstrings import read_wheel
 from preprocess import SPLITS, binarise, count
 from stages import DataError, build, is_complete, locked, run
 from tqdm import tqdm
-from wheels import Pins, get_wheels
+from wheels import Pins, build_text, check_text
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,12 @@ def prepare(corpus: MiniCorpus, dest: Path, wheels: Path | None = None) -> Path:
         "wheels": [digest for _, digest in corpus.wheels], "text": corpus.text_sha256,
         "held_out_bytes": corpus.held_out_bytes, "vocabulary": corpus.vocabulary,
     }  # fmt: skip
-    text, pieces, data_bin = dest / "text", dest / "pieces", dest / "data-bin"
+    pieces, data_bin = dest / "pieces", dest / "data-bin"
     with locked(dest):
         if is_complete(data_bin, recipe):
             print(f"{data_bin} is complete; nothing to do")
             return data_bin
-        if not is_complete(text, recipe):
-            paths = get_wheels(corpus.wheels, dest / "wheels", own=wheels)
-            build(text, recipe, lambda folder: write_text(corpus, paths, folder))
+        text = build_text(corpus.wheels, recipe, dest, wheels, partial(write_text, corpus))
         build(pieces, recipe, lambda folder: write_pieces(corpus.vocabulary, text, folder))
         stats = {
             split: replace(count(text / f"{split}.txt")[0], tokens=count(pieces / f"{split}.txt")[0].tokens)
@@ -90,12 +89,7 @@ def write_text(corpus: MiniCorpus, wheels: list[Path], folder: Path) -> None:
     modules = [module for wheel in tqdm(wheels, desc="reading docstrings") for module in read_wheel(wheel)]
     for split, paragraphs in split_by_module(modules, corpus.held_out_bytes).items():
         data = "".join(f"{paragraph}\n" for paragraph in paragraphs).encode()
-        digest = hashlib.sha256(data).hexdigest()
-        if digest != corpus.text_sha256[split]:
-            raise DataError(
-                f"{split}.txt came out with sha256 {digest}, expected {corpus.text_sha256[split]}: this Python "
-                f"({sys.version.split()[0]}) reads the wheels differently; use Python 3.11 or 3.12"
-            )
+        check_text(f"{split}.txt", data, corpus.text_sha256[split])
         (folder / f"{split}.txt").write_bytes(data)
 
 

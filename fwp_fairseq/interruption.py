@@ -17,29 +17,23 @@ SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 
 _signalled: str | None = None  # name of the signal that came
 _stopping = False  # whether the training was told
+_before = {}  # what the signals did before this module listened, while it does
 
 
 def listen() -> None:
     """From now on the signals ask a training to stop. A second one acts as before."""
     global _signalled, _stopping
     _signalled, _stopping = None, False
-    if threading.current_thread() is not threading.main_thread():
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {number: old for number, old in before.items() if old is not _heard}
-
-    def heard(number, frame):
-        _heard(number, frame)
-        for each, old in before.items():
-            signal.signal(each, old)
-
-    for number in before:
-        signal.signal(number, heard)
+    if threading.current_thread() is threading.main_thread() and not _before:
+        _before.update({number: signal.signal(number, _heard) for number in SIGNALS})
 
 
 def _heard(number, frame):
     global _signalled
     _signalled = signal.Signals(number).name
+    for each, handler in _before.items():
+        signal.signal(each, handler)
+    _before.clear()
 
 
 def signalled() -> bool:

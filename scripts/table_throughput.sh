@@ -24,7 +24,7 @@ on the machine meanwhile. A new run replaces the record of an earlier one.
   --dry-run          print the commands and stop
   -h, --help         show this help
 
-Time: on two cores some 15 to 20 minutes and 6 GB of memory, with --rounds 1 half the time. Minutes on a GPU.
+It takes some 6 GB of memory; most of the time goes into the longest --lengths, and --rounds 1 is the quickest.
 END
 }
 

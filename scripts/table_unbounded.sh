@@ -8,6 +8,7 @@ experiment=table_wikitext103_unbounded
 all_rows="linear delta dpfp_delta transformer_xl_1x transformer_xl_8x transformer_xl_16x transformer_xl_48x"
 setting=medium
 all_settings="medium mini"
+overlays=unbounded
 
 row_options() {
     case $1 in

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fwp_fairseq.reports import REPORTS, ReportError, curves
 from fwp_fairseq.reports.everything import build_everything, differences_from_records
-from fwp_fairseq.reports.overview import PAGE, what_was_run
+from fwp_fairseq.reports.overview import PAGE, cells_of_everything, what_was_run
 from fwp_fairseq.reports.report import write_file
 
 DESCRIPTION = """\
@@ -58,7 +58,7 @@ def main(argv=None):
     results_dir, out_dir = Path(arguments.results), Path(arguments.out or arguments.results)
     try:
         if arguments.name == "list":
-            print(what_was_run(results_dir))
+            print(what_was_run(cells_of_everything(results_dir)))
             return 0
         if arguments.name == "check":
             return check(results_dir)

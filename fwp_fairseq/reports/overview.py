@@ -8,6 +8,7 @@ from fwp_fairseq.reports import CELLS
 from fwp_fairseq.reports.report import markdown_table
 
 PAGE = "README.md"
+SCALES = ("paper", "mini")  # of trainings; benchmarks have tables alone
 
 INTRODUCTION = """\
 # Results
@@ -28,43 +29,38 @@ several seeds, ours is their mean and standard deviation."""
 LONG = 40  # cells from which on a section is folded
 
 
-def count_runs(results_dir):
-    """{report: {scale: (cells that were run, cells)}} of everything the paper has."""
-    counts = {}
-    for name, cells_of in CELLS.items():
-        for cell in cells_of(results_dir):
-            run, total = counts.setdefault(name, {}).get(cell.scale, (0, 0))
-            counts[name][cell.scale] = (run + bool(cell.records), total + 1)
-    return counts
+def cells_of_everything(results_dir):
+    """{report: its cells} of everything the paper has."""
+    return {name: cells_of(results_dir) for name, cells_of in CELLS.items()}
 
 
-def what_was_run(results_dir):
-    """A table of `count_runs`, in Markdown, which reads well in a terminal too."""
+def what_was_run(everything):
+    """How many of the cells of each report were run, in Markdown, which reads well in a terminal too."""
     rows = []
-    for name, scales in count_runs(results_dir).items():
-        shown = {scale: f"{run} of {total}" for scale, (run, total) in scales.items()}
-        rows.append([name, shown.get("paper", ""), shown.get("mini", "")])
-    return markdown_table(["cells that were run", "paper scale", "mini scale"], rows, text_columns=1)
+    for name, cells in everything.items():
+        row = [name]
+        for scale in SCALES:
+            of_scale = [cell for cell in cells if cell.scale == scale]
+            row.append(f"{sum(bool(cell.records) for cell in of_scale)} of {len(of_scale)}" if of_scale else "")
+        rows.append(row)
+    return markdown_table(["cells that were run", *(f"{scale} scale" for scale in SCALES)], rows, text_columns=1)
 
 
 def page(results_dir):
     """The Markdown page, the same for the same records."""
-    counts, sections = count_runs(results_dir), [INTRODUCTION, "## What was run", what_was_run(results_dir)]
-    for name, cells_of in CELLS.items():
-        cells = [cell for cell in cells_of(results_dir) if cell.records]
+    everything = cells_of_everything(results_dir)
+    sections = [INTRODUCTION, "## What was run", what_was_run(everything)]
+    for name, all_cells in everything.items():
+        cells = [cell for cell in all_cells if cell.records]
         if not cells:
             continue
         table = _cells_table(results_dir, name, cells)
         if len(cells) > LONG:
             table = f"<details><summary>{len(cells)} cells</summary>\n\n{table}\n\n</details>"
-        links = [f"[{part}](tables/{part}.md)" for part in _parts(name, counts[name])]
-        sections += [f"## {name}", f"In full: {', '.join(links)}.", table]
+        parts = [name if scale == "paper" else f"{name}_{scale}" for scale in SCALES if scale in {c.scale for c in cells}]
+        links = ", ".join(f"[{part}](tables/{part}.md)" for part in parts)
+        sections += [f"## {name}", f"In full: {links}.", table]
     return "\n\n".join(sections) + "\n"
-
-
-def _parts(name, counts):
-    names = {"paper": name, "mini": f"{name}_mini"}
-    return [names[scale] for scale, (run, _) in counts.items() if run]
 
 
 def _cells_table(results_dir, name, cells):

@@ -16,6 +16,7 @@ export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-8589934592}
 
 extra_options="" # names of options that one script has and the others have not
 stride=""
+overlays="" # folder in $configs with files SETTING/ROW.yaml, where rows have numbers of their own
 
 # Prints a command, and runs it unless this is a dry run.
 run() {
@@ -37,7 +38,7 @@ check_number() {
 # A number that the configuration of a row has: `row_value batch_size ROW`.
 row_value() {
     local file value
-    for file in "$configs/unbounded/$setting/$2.yaml" "$configs/$setting.yaml"; do
+    for file in "$configs/$overlays/$setting/$2.yaml" "$configs/$setting.yaml"; do
         value=$(sed -n "s/^  $1: *//p" "$file" 2>/dev/null) || continue
         [ -z "$value" ] || { printf '%s' "$value" && return; }
     done
@@ -243,7 +244,7 @@ run_table() {
     if [ ${#cells[@]} -gt 0 ]; then
         [ -z "$dry_run" ] || jobs=1
         [ "$jobs" = 1 ] || export OMP_NUM_THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
-        export experiment configs batch_field setting results data jobs processes accumulate precision
+        export experiment configs overlays batch_field setting results data jobs processes accumulate precision
         export stride max_update wandb dry_run step
         export -f run row_options row_value evaluate training_command run_cell run_cell_logged
         # xargs keeps the cells in the foreground, so that Ctrl-C reaches them. What it starts would die of the USR1 that

@@ -40,9 +40,7 @@ def test_validation_is_one_pass_over_the_whole_split(streaming_lm):
     assert streaming_lm.log["curves"]["valid_loss"][-1] == pytest.approx(float(loss), abs=2e-5)
 
 
-def test_every_row_of_the_checkpoint_has_the_state_of_its_own_text(streaming_lm):
-    """The weights changed while the state was carried, so the state is compared by its own rule: at segment 1 of an
-    epoch it comes from one segment read with the weights of one update."""
+def test_a_checkpoint_has_a_state_for_every_row(streaming_lm):
     [middle] = streaming_lm.save_dir.glob("checkpoint_*_7.pt")
     kept = carried(middle)
     assert kept["segment"] == 7
@@ -65,6 +63,7 @@ def test_the_state_that_a_batch_gets_is_the_one_it_left(streaming_lm):
             assert_same(ours[row % 2], theirs[0], rtol=1e-4, atol=1e-5)
     with pytest.raises(RuntimeError, match="segment 4.*segment 5"):
         carried.before(batches[15])
+    assert carried.before(batches[0]) is None  # the next epoch begins
 
 
 @pytest.mark.parametrize("update", [7, 14])
@@ -77,12 +76,18 @@ def test_a_resumed_stream_ends_bit_identical(streaming_lm, train_lm, tmp_path, u
     assert_same(carried(ours), carried(theirs))
 
 
-def test_state_matters_and_starts_afresh_with_every_epoch(streaming_lm, train_lm, tmp_path):
-    """16 updates are an epoch: the first segment of the second one sees no state."""
-    assert train_lm(tmp_path, *STREAMING, "optimization.max_update=16", "dataset.validate_interval_updates=16") == 0
-    assert carried(tmp_path / "checkpoint_last.pt")["segment"] == 16
-    [third] = streaming_lm.save_dir.glob("checkpoint_2_21.pt")
-    assert carried(third)["segment"] == 5
+def test_what_is_learned_depends_on_the_state(streaming_lm, train_lm, tmp_path):
+    without = [*STREAMING, "task.carry_state=false", "optimization.max_update=7"]
+    assert train_lm(tmp_path, *without, "dataset.validate_interval_updates=7") == 0
+    [carrying] = streaming_lm.save_dir.glob("checkpoint_*_7.pt")
+    ours, theirs = (saved(path)["model"] for path in (tmp_path / "checkpoint_last.pt", carrying))
+    assert not torch.equal(ours["decoder.embedding.weight"], theirs["decoder.embedding.weight"])
+
+
+def test_segments_are_counted_anew_in_every_epoch(streaming_lm):
+    """16 updates are an epoch, so that update 21 reads segment 4 of the second one."""
+    [later] = streaming_lm.save_dir.glob("checkpoint_2_21.pt")
+    assert carried(later)["segment"] == 5
 
 
 def test_accumulated_batches_carry_the_states_of_the_same_rows(train_lm, tmp_path):
