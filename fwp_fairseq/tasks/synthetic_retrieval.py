@@ -224,7 +224,7 @@ class SyntheticRetrievalTask(FairseqTask):
             parameters=sum(p.numel() for p in model.parameters()),
             state_size=self.state_size(model),
             device=device_name(next(model.parameters()).device),
-            config={"task": plain(cfg), "model": plain(self.model_cfg)},
+            config={"task": kept_settings(cfg), "model": plain(self.model_cfg)},
         )
         return records.write_record(cfg.results_dir, record)
 
@@ -252,6 +252,11 @@ def cell_name(cfg) -> str:
 
 def plain(cfg) -> dict:
     return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if OmegaConf.is_config(cfg) else dict(vars(cfg))
+
+
+def kept_settings(cfg) -> dict:
+    """What determines the numbers, and nothing that tells the machine."""
+    return {name: value for name, value in plain(cfg).items() if name not in ("results_dir", "wandb_project")}
 
 
 def device_name(device) -> str:

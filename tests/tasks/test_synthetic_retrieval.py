@@ -45,6 +45,7 @@ def test_a_record_says_what_the_run_was(multirun):
     assert found["metrics"]["best_loss"] == min(losses) and found["metrics"]["last_loss"] == losses[-1]
     assert found["metrics"]["best_loss_train_length"] == min(longer) and longer != losses
     assert found["config"]["model"]["feature_map"] == "dpfp" and found["config"]["model"]["nu"] == 1
+    assert str(multirun) not in json.dumps(found)  # no path of this machine
     assert found["state_size"] == 128 * 6
     model = RetrievalModel(RetrievalModelConfig(feature_map="dpfp", nu=1, update_rule="delta"), 6)
     assert found["parameters"] == sum(p.numel() for p in model.parameters())
