@@ -138,9 +138,10 @@ def start(tmp_path):
 
     def run(*arguments):
         command = [sys.executable, "-m", "fwp_fairseq.cli.sweep", "figure_capacity", "--results", str(tmp_path)]
-        sweeping = subprocess.Popen(
-            [*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        # what runs in the background of a shell, as these tests may, starts its own processes deaf to Ctrl-C
+        hearing = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        sweeping = subprocess.Popen([*command, *arguments], cwd=ROOT, **pipes, **hearing)
         started.append(sweeping)
         return sweeping
 
@@ -181,7 +182,7 @@ def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, start,
     workers = workers_of(tmp_path)
     assert workers
     interrupted.send_signal(how)
-    interrupted.wait(timeout=200)
+    interrupted.wait(timeout=60)
     assert interrupted.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     wait_until(lambda: not workers_of(tmp_path), 60)
     before = done.read_bytes()
