@@ -24,7 +24,7 @@ setup(
     ],
     extras_require={
         "plot": ["matplotlib"],
-        "track": ["wandb"],
+        "track": ["wandb", "tensorboard"],
         # torch brings triton along on GPU machines; the tests run its interpreter on CPUs too.
         "test": ["pytest", "pytest-xdist", "triton"],
     },
