@@ -16,11 +16,12 @@ from torch import nn
 
 from fwp_fairseq.modules.fast_weight_read import (
     delta_read_weights,
-    dpfp_sum_read_weights,
     softmax_read_weights,
     sum_read_weights,
+    sum_weights,
 )
 from fwp_fairseq.modules.feature_map import registered_maps
+from fwp_fairseq.modules.one_query_read import dpfp_scores, favor_scores
 from fwp_fairseq.ops import (
     dpfp_feature_map,
     elu_feature_map,
@@ -107,11 +108,14 @@ class RetrievalModel(BaseFairseqModel):
         if cfg.feature_map == "dpfp":
             return lambda x: dpfp_feature_map(x, cfg.nu)
         if cfg.feature_map == "favor":
-            omega = favor_random_matrix(cfg.d_key, cfg.m, device=self.embedding.weight.device)
+            omega = self.random_features()
             return lambda x: favor_feature_map(x, omega)
         if cfg.feature_map in registered_maps:
             return registered_maps[cfg.feature_map].function
         return elu_feature_map if cfg.feature_map == "elu" else tanh_feature_map
+
+    def random_features(self):
+        return favor_random_matrix(self.cfg.d_key, self.cfg.m, device=self.embedding.weight.device)
 
     def project(self, keys, values, queries):
         """Keys (B, L), values (B, L), queries (B, Q), all int64 -> k (B, L, d), q (B, Q, d), beta (B, L) or None.
@@ -135,9 +139,12 @@ class RetrievalModel(BaseFairseqModel):
         k, q, beta = self.project(keys, values, queries)
         if self.cfg.attention == "softmax":
             return self.gather(softmax_read_weights(k, q), values)
+        one_query = self.cfg.update_rule == "sum" and q.shape[1] == 1  # in training: the features need not be formed
+        if one_query and self.cfg.feature_map == "dpfp":
+            return self.gather(sum_weights(dpfp_scores(k, q[:, 0], self.cfg.nu), EPS).unsqueeze(1), values)
+        if one_query and self.cfg.feature_map == "favor":
+            return self.gather(sum_weights(favor_scores(k, q[:, 0], self.random_features()), EPS).unsqueeze(1), values)
         phi = self.features()
-        if (self.cfg.feature_map, self.cfg.update_rule, q.shape[1]) == ("dpfp", "sum", 1):
-            return self.gather(dpfp_sum_read_weights(k, phi(q), self.cfg.nu, EPS), values)
         phi_k, phi_q = phi(k), phi(q)
         if self.cfg.update_rule == "sum":
             return self.gather(sum_read_weights(phi_k, phi_q, EPS), values)

@@ -18,45 +18,12 @@ def softmax_read_weights(keys, queries):
 
 def sum_read_weights(keys, queries, eps):
     """Sum rule with attention normalisation: `phi(k_i) . phi(q) / (sum_j phi(k_j) . phi(q) + eps)`."""
-    scores = queries @ keys.transpose(1, 2)
+    return sum_weights(queries @ keys.transpose(1, 2), eps)
+
+
+def sum_weights(scores, eps):
+    """The sum rule's weights from the scores `phi(k_i) . phi(q)`, of any shape ending in L."""
     return scores / (scores.sum(-1, keepdim=True) + eps)
-
-
-def dpfp_sum_read_weights(keys, phi_query, nu, eps):
-    """`sum_read_weights` of DPFP keys for a single query, without forming the features of the keys.
-
-    DPFP's features are products of two components of `r = [relu(k); relu(-k)]`, so the score of a key is a quadratic
-    form in `r` whose matrix holds the query's features. keys (B, L, d) ahead of the feature map, phi_query
-    (B, 1, 2 d nu) after it.
-    """
-    batch, width = keys.shape[0], 2 * keys.shape[-1]
-    component = torch.arange(width, device=keys.device).unsqueeze(1)
-    partner = (component - torch.arange(1, nu + 1, device=keys.device)) % width
-    parts = phi_query.reshape(batch, nu, width).transpose(1, 2)
-    form = keys.new_zeros(batch, width, width).scatter_add(2, partner.expand(batch, -1, -1), parts)
-    scores = _QuadraticForm.apply(keys, form + form.transpose(1, 2)).unsqueeze(1)
-    return scores / (scores.sum(-1, keepdim=True) + eps)
-
-
-class _QuadraticForm(torch.autograd.Function):
-    """`1/2 r^T form r` with `r = [relu(x); relu(-x)]`: x (B, L, d), symmetric form (B, 2d, 2d) -> (B, L).
-
-    `form r`, needed for the value, is the gradient too, which spares autograd's second product and its copies.
-    """
-
-    @staticmethod
-    def forward(ctx, x, form):
-        r = torch.cat((x.relu(), (-x).relu()), dim=-1)
-        product = r @ form
-        ctx.save_for_backward(r, product)
-        return (r * product).sum(-1) / 2
-
-    @staticmethod
-    def backward(ctx, grad):
-        r, product = ctx.saved_tensors
-        grad = grad.unsqueeze(-1)
-        positive, negative = (grad * product * (r > 0)).chunk(2, dim=-1)
-        return positive - negative, r.transpose(1, 2) @ (r * (grad / 2))
 
 
 def delta_read_weights(keys, queries, beta):

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from fwp_fairseq.modules import fast_weight_read as read
-from fwp_fairseq.ops import dpfp_feature_map, fast_weight_delta, fast_weight_sum, sum_normalize
+from fwp_fairseq.ops import fast_weight_delta, fast_weight_sum, sum_normalize
 
 LENGTHS = (1, 2, 15, 16, 17, 40)
 
@@ -83,19 +83,6 @@ def test_sum_read(length):
         return out[..., :-1] / (out[..., -1:] + 1e-6)
 
     compare(fast, plain, inputs)
-
-
-@pytest.mark.parametrize("nu", [1, 2, 3, 20])
-def test_dpfp_sum_read_as_a_quadratic_form(nu):
-    keys, query = (tensor.detach().sub(0.5).requires_grad_() for tensor in tensors((2, 9, 7), (2, 1, 7)))
-
-    def fast(keys, query):
-        return read.dpfp_sum_read_weights(keys, dpfp_feature_map(query, nu), nu, 1e-6)
-
-    def plain(keys, query):
-        return read.sum_read_weights(dpfp_feature_map(keys, nu), dpfp_feature_map(query, nu), 1e-6)
-
-    compare(fast, plain, (keys, query))
 
 
 def test_softmax_read_is_attention():
