@@ -265,7 +265,8 @@ def work_off(number, count, work, news, figure, options, parent):
 
     import torch
 
-    torch.set_num_threads(max(1, CORES // count))
+    if "OMP_NUM_THREADS" not in os.environ:  # which torch follows by itself
+        torch.set_num_threads(max(1, CORES // count))
     from fairseq_cli import hydra_train
 
     listen(number, news)
