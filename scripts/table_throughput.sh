@@ -22,18 +22,23 @@ on the machine meanwhile. A new run replaces the record of an earlier one.
   --threads N        CPU threads (default: torch's choice)
   --results DIR      where record, table and figure go (default: results)
   --dry-run          print the commands and stop
+  --slurm            submit it as one job (see configs/slurm.yaml and scripts/slurm/README.md) unless
+                     there is a record already; with --dry-run print the sbatch file and stop
+  --status           what became of the job
+  --cancel           cancel it
   -h, --help         show this help
 
 It takes some 6 GB of memory; most of the time goes into the longest --lengths, and --rounds 1 is the quickest.
 END
 }
 
-results=results dry_run="" options=()
+setting=medium device=cpu results=results dry_run="" action=run options=()
 while [ $# -gt 0 ]; do
     case $1 in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
     case $1 in
     -h | --help) usage && exit ;;
     --dry-run) dry_run=yes && shift && continue ;;
+    --slurm | --status | --cancel) action=${1#--} && shift && continue ;;
     --setting | --rows | --lengths | --tokens | --rounds | --device | --threads | --results) ;;
     *) usage_error "unknown argument '$1'" ;;
     esac
@@ -45,10 +50,27 @@ while [ $# -gt 0 ]; do
     --tokens | --rounds | --threads) check_number "$1" "$2" ;;
     --lengths) for length in ${2//,/ }; do check_number "$1" "$length"; done ;;
     esac
-    case $1 in --results) results=$2 ;; *) options+=("$1" "$2") ;; esac
+    case $1 in
+    --results) results=$2 ;;
+    --setting | --device) printf -v "${1#--}" %s "$2" ;;&
+    *) options+=("$1" "$2") ;;
+    esac
     shift 2
 done
 
-[ -n "$dry_run" ] || prepare_environment
+# One line for fwp-slurm submit: the name, the record, a folder, no checkpoints, and the command.
+slurm_task() {
+    local step=cells machine=cpu # a step without GPUs
+    [ "$device" = cpu ] || step=evaluate machine='cuda-*'
+    printf '%s\t%s\t%s\t0\t%s\n' "$machine/$setting" \
+        "$results/runs/bench_training/$machine/$setting/seed1.json" "$results/runs" \
+        "$step=$(printf '%q ' bash "scripts/${0##*/}" "${options[@]}" --results "$results")"
+}
+
+[ -n "$dry_run" ] && [ "$action" = run ] || prepare_environment
+case $action in
+status | cancel) exec fwp-slurm "$action" bench_training --results "$results" ;;
+slurm) slurm_task | fwp-slurm submit bench_training --results "$results" ${dry_run:+--dry-run}; exit ;;
+esac
 run fwp-bench training "${options[@]}" --results "$results"
 run fwp-report bench_training --results "$results" --brief

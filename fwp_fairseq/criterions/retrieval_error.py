@@ -5,27 +5,20 @@ import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
-from omegaconf import II
-from dataclasses import dataclass
 
 
-@dataclass
-class RetrievalErrorConfig(FairseqDataclass):
-    batch_size: int = II("dataset.batch_size")
-
-
-@register_criterion("retrieval_error", dataclass=RetrievalErrorConfig)
+@register_criterion("retrieval_error", dataclass=FairseqDataclass)
 class RetrievalError(FairseqCriterion):
-    """Mean over queries in training; in evaluation the mean of the means of batches of the training size, since that
-    is the figure the authors log."""
+    """Mean over queries in training; in evaluation the mean of the means of batches of the training size (that of an
+    update, however it is divided), since that is the figure the authors log."""
 
-    def __init__(self, cfg: RetrievalErrorConfig, task):
+    def __init__(self, batch_size: int, task):
         super().__init__(task)
-        self.batch_size = cfg.batch_size
+        self.batch_size = batch_size
 
     @classmethod
     def build_criterion(cls, cfg, task):
-        return cls(cfg, task)
+        return cls(task.sequences_per_update, task)
 
     def forward(self, model, sample):
         errors = self.query_errors(model, sample)

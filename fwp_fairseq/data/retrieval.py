@@ -98,7 +98,8 @@ class RetrievalTrainingSet(FairseqDataset):
 
 
 class RetrievalEvaluationSet(FairseqDataset):
-    """One item: fresh sequences for the evaluation that `begin_evaluation(number)` announces.
+    """One item: fresh sequences for the evaluation that `begin_evaluation(number)` announces. Of several processes each
+    gets the same one.
 
     Every key that occurs is queried, at most 200 a sequence (a random choice where there are more). The arrays are
     padded to the sequence with most queries; `target` is -1 on padding.
@@ -106,10 +107,13 @@ class RetrievalEvaluationSet(FairseqDataset):
 
     supports_fetch_outside_dataloader = False
 
-    def __init__(self, sequences: int, length: int, symbols: int, repetition: bool, seed: int):
+    def __init__(
+        self, sequences: int, length: int, symbols: int, repetition: bool, seed: int, processes: int = 1
+    ):
         self.sequences, self.length, self.symbols, self.repetition, self.seed = (
             sequences, length, symbols, repetition, seed,
         )
+        self.processes = processes
         self.evaluation = 0
 
     # fairseq would keep the iterator, and its worker processes the number of the first evaluation
@@ -119,7 +123,7 @@ class RetrievalEvaluationSet(FairseqDataset):
         self.evaluation = number
 
     def __len__(self):
-        return 1
+        return self.processes
 
     def size(self, index):
         return self.length
@@ -128,7 +132,8 @@ class RetrievalEvaluationSet(FairseqDataset):
         return self.length
 
     def batch_by_size(self, indices, max_tokens=None, max_sentences=None, required_batch_size_multiple=1):
-        return [indices]  # fairseq would drop it where it is no multiple of `required_batch_size_multiple`
+        # one each; fairseq would drop what is no multiple of `required_batch_size_multiple`
+        return np.array_split(indices, len(indices))
 
     def __getitem__(self, _):
         index = np.arange(self.sequences) + self.evaluation * self.sequences

@@ -3,7 +3,7 @@
 With a single query the gradient of a key is its score's factor times a vector that the forward pass has at hand, so
 nothing as large as the features is kept, or even made for more than one sequence at a time: what is made stays in
 the processor's cache. Keys (B, L, d) and queries (B, d) ahead of the feature map; the result, (B, L), is
-`phi(k_i) . phi(q)`.
+`phi(k_i) . phi(q)` in float32 (float64 for float64).
 """
 
 import math
@@ -12,16 +12,21 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fwp_fairseq.ops import dpfp_feature_map
+from fwp_fairseq.ops.feature_maps import accumulation_dtype
 
 
 def dpfp_scores(keys, query, nu):
     """DPFP: `phi` are the products of two components of `r = [relu(k); relu(-k)]` at distances 1 to nu."""
-    return _DpfpScores.apply(keys, dpfp_feature_map(query, nu).unflatten(-1, (nu, -1)))
+    with torch.autocast(keys.device.type, enabled=False):
+        keys, query = (x.to(accumulation_dtype(x)) for x in (keys, query))
+        return _DpfpScores.apply(keys, dpfp_feature_map(query, nu).unflatten(-1, (nu, -1)))
 
 
 def favor_scores(keys, query, omega):
     """FAVOR+ without eps, for the random features `omega` (d, m)."""
-    return _FavorScores.apply(keys, query, omega)
+    with torch.autocast(keys.device.type, enabled=False):
+        keys, query = (x.to(accumulation_dtype(x)) for x in (keys, query))
+        return _FavorScores.apply(keys, query, omega.to(keys.dtype))
 
 
 class _DpfpScores(torch.autograd.Function):

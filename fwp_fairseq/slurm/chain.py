@@ -13,7 +13,7 @@ from pathlib import Path
 from fwp_fairseq.records import runs_dir
 from fwp_fairseq.reports.failures import write_failures
 from fwp_fairseq.slurm import SlurmError, queue
-from fwp_fairseq.slurm.tasks import array_file, check_time, table_file
+from fwp_fairseq.slurm.tasks import array_file, check_time, is_recorded, table_file
 
 LAST_LINES = 15
 
@@ -107,7 +107,7 @@ class Chain:
         """Write down which runs failed, for the report, and return their number. Called when the jobs have ended."""
         active, failures = queue.active_jobs(), []
         for name, record in self.state["records"].items():
-            if Path(record).exists() or self._latest(name)[-1]["cancelled"] or self._places(name, active):
+            if is_recorded(record) or self._latest(name)[-1]["cancelled"] or self._places(name, active):
                 continue
             row, cell, seed = Path(record).relative_to(runs_dir(self.results, self.experiment)).with_suffix("").parts
             log = self._log(name)
@@ -138,7 +138,7 @@ class Chain:
         return {step: place for step, place in places.items() if place}
 
     def _state(self, name, active):
-        if Path(self.state["records"][name]).exists():
+        if is_recorded(self.state["records"][name]):
             return "finished"
         for step, place in self._places(name, active).items():
             return f"{_in_words(*place)} ({step}), log {self._log(name) or 'not yet there'}"

@@ -1,5 +1,6 @@
 """What is submitted: the rows of a table or the cells of a figure, and the sbatch files that run them."""
 
+import glob
 import shlex
 import sys
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from fwp_fairseq.slurm.resources import AFTER_SIGNAL, FILE, STEPS, seconds
 class Task:
     """One element of the arrays: a row with a seed, or a cell of a figure.
 
-    record: the file that it leaves when it is done; folder: where it saves on the way; interval: words between two
-    checkpoints, 0 where it has none; commands: {step: shell command}, in the order they are run in.
+    record: the file that it leaves when it is done, a pattern where a part of the path shows only then; folder: where
+    it saves on the way; interval: words between two checkpoints, 0 where it has none; commands: {step: shell command},
+    in the order they are run in.
     """
 
     name: str
@@ -25,7 +27,11 @@ class Task:
 
     @property
     def finished(self) -> bool:
-        return Path(self.record).exists()
+        return is_recorded(self.record)
+
+
+def is_recorded(record: str) -> bool:
+    return Path(record).exists() or bool(glob.glob(record))
 
 
 def read_tasks(lines) -> list[Task]:

@@ -14,6 +14,7 @@ from omegaconf import II
 
 from fwp_fairseq import compat, interruption
 from fwp_fairseq.data.token_stream import DataFolderError
+from fwp_fairseq.tasks import processes
 from fwp_fairseq.tasks.divergence import DivergenceRule
 from fwp_fairseq.tasks.training_log import TrainingLog
 
@@ -75,9 +76,8 @@ class RecordedTraining:
     def begin_valid_epoch(self, epoch, model):
         """FAVOR+'s random features are each process's own in training; what is evaluated and saved are the first's."""
         super().begin_valid_epoch(epoch, model)
-        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-            for buffer in model.buffers():
-                torch.distributed.broadcast(buffer, 0)
+        for buffer in model.buffers():
+            processes.of_the_first(buffer)
 
     def begin_validation(self, to_evaluate: int) -> None:
         self.evaluated, self.to_evaluate = 0, to_evaluate
@@ -99,7 +99,7 @@ class RecordedTraining:
         finite = torch.isfinite(logging_output["loss"])
         if not self.cfg.fp16:
             finite = finite & torch.isfinite(torch.stack(torch._foreach_norm([p.grad for p in parameters]))).all()
-        if not on_all_processes(finite):
+        if not processes.on_all(finite):
             for parameter in parameters:
                 parameter.grad.zero_()
             logging_output["loss"] = torch.zeros_like(logging_output["loss"])
@@ -148,7 +148,7 @@ class RecordedTraining:
             self.write_log("finished" if update >= self.cfg.max_update else "running", update)
 
     def write_log(self, status, update):
-        if is_first_process():
+        if processes.is_first():
             self.log.write(self.cfg, status, self.diverged, update)
 
     # fairseq saves what these return with a checkpoint, and hands it back on resuming.
@@ -158,12 +158,7 @@ class RecordedTraining:
 
     def set_checkpoint_dict(self, state):
         self.check_dictionary(state["dictionary"])
-        if state["batches"] != self.batch_layout():
-            raise ValueError(
-                f"the checkpoint in {self.cfg.save_dir} was trained with {state['batches']}, this run has "
-                f"{self.batch_layout()}: it would go on at a wrong place of the text; resume with the same, or give "
-                "another checkpoint.save_dir"
-            )
+        processes.check_batches(state["batches"], self.batch_layout(), self.cfg.save_dir)
         self.rule = DivergenceRule(**{**state["rule"], "span": self.cfg.divergence_span})
         self.log = TrainingLog.from_state_dict(state["log"])
 
@@ -203,16 +198,3 @@ def dictionary_digest(*dictionaries) -> str:
     """sha256 of the symbols in order: tells whether a checkpoint and a data folder belong together."""
     symbols = "\n\n".join("\n".join(dictionary.symbols) for dictionary in dictionaries)
     return hashlib.sha256(symbols.encode()).hexdigest()
-
-
-def on_all_processes(condition) -> bool:
-    """Whether a boolean tensor is true in every process, the same answer in each."""
-    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        votes = condition.to(torch.int32)
-        torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN)
-        return bool(votes)
-    return bool(condition)
-
-
-def is_first_process() -> bool:
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0

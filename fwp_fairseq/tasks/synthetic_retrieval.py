@@ -17,6 +17,7 @@ from omegaconf import II, OmegaConf
 
 from fwp_fairseq import compat, records, wandb_run
 from fwp_fairseq.data.retrieval import RetrievalEvaluationSet, RetrievalTrainingSet
+from fwp_fairseq.tasks import processes
 from fwp_fairseq.tasks.stopping import StoppingRule
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,9 @@ class SyntheticRetrievalConfig(FairseqDataclass):
     max_update: int = II("optimization.max_update")
     validate_interval_updates: int = II("dataset.validate_interval_updates")
     lr: List[float] = II("optimization.lr")
+    update_freq: List[int] = II("optimization.update_freq")
+    world_size: int = II("distributed_training.distributed_world_size")
+    save_dir: str = II("checkpoint.save_dir")
 
 
 @register_task("synthetic_retrieval", dataclass=SyntheticRetrievalConfig)
@@ -77,6 +81,10 @@ class SyntheticRetrievalTask(FairseqTask):
     # What is evaluated: sequences of S pairs decide; those of the training length are recorded beside them.
 
     @property
+    def sequences_per_update(self) -> int:
+        return sequences_per_update(self.cfg)
+
+    @property
     def train_length(self) -> int:
         return self.cfg.train_length or self.cfg.num_keys * (2 if self.cfg.repetition else 1)
 
@@ -93,7 +101,7 @@ class SyntheticRetrievalTask(FairseqTask):
         if split == "train":
             # One update more than is trained: at the end of an epoch a run that is extended would start over.
             self.datasets[split] = RetrievalTrainingSet(
-                (cfg.max_update + 1) * cfg.batch_size,
+                (cfg.max_update + 1) * self.sequences_per_update,
                 self.train_length,
                 cfg.num_keys,
                 cfg.repetition,
@@ -107,6 +115,7 @@ class SyntheticRetrievalTask(FairseqTask):
                 cfg.num_keys,
                 cfg.repetition,
                 seed=3 * cfg.seed + 1 + number,  # no sequence of one purpose is drawn for another
+                processes=cfg.world_size,
             )
 
     def build_model(self, cfg, from_checkpoint=False):
@@ -141,8 +150,8 @@ class SyntheticRetrievalTask(FairseqTask):
         )
         # fairseq's trainer raises on NaN and writes crash.pt; here a loss that becomes NaN is an outcome.
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        norms = torch.stack(torch._foreach_norm(gradients))
-        if not (math.isfinite(logging_output["loss"]) and bool(torch.isfinite(norms).all())):
+        finite = torch.isfinite(torch.stack(torch._foreach_norm(gradients))).all()
+        if not processes.on_all(finite & math.isfinite(logging_output["loss"])):
             for gradient in gradients:
                 gradient.zero_()
             logging_output["loss"] = 0.0
@@ -173,12 +182,15 @@ class SyntheticRetrievalTask(FairseqTask):
     def post_validate(self, model, stats, agg):
         if self.diverged or len(self.evaluated) < len(self.subsets):
             return
+        # FAVOR+'s random features differ between processes, and so do the losses: all go by those of the first
+        losses = torch.tensor(list(self.evaluated.values()), dtype=torch.float64, device=next(model.parameters()).device)
+        losses = dict(zip(self.evaluated, processes.of_the_first(losses).tolist(), strict=True))
         update = int(stats["num_updates"])
-        reason = self.rule.observe(update, self.evaluated["valid"])
+        reason = self.rule.observe(update, losses["valid"])
         message = "%s %s: loss %.4f at update %d"
         logger.info(message, self.cfg.row, cell_name(self.cfg), self.rule.losses[-1], update, extra={"sweep": "progress"})
         if len(self.subsets) > 1:
-            self.train_length_losses.append(self.evaluated["valid_train_length"])
+            self.train_length_losses.append(losses["valid_train_length"])
         if reason is None and update >= self.cfg.max_update:
             reason = "max_update"
         if reason is not None:
@@ -201,7 +213,7 @@ class SyntheticRetrievalTask(FairseqTask):
             curves["loss_train_length"] = self.train_length_losses
         metrics["stop_reason"] = reason
         last = metrics["last_loss"]
-        if cfg.results_dir is not None:
+        if cfg.results_dir is not None and processes.is_first():
             path = self.write_record(model, update, reason, metrics, curves)
             logger.info("wrote %s", path)
             wandb_run.add_record(path)
@@ -235,15 +247,26 @@ class SyntheticRetrievalTask(FairseqTask):
             "rule": self.rule.state_dict(),
             "train_length_losses": self.train_length_losses,
             "trained_tokens": self.trained_tokens,
+            "batches": self.batch_layout(),
             "seconds": self.previous_seconds + time.monotonic() - self.started,
         }
         return {type(self).__name__: state}
 
     def set_checkpoint_dict(self, state):
+        processes.check_batches(state["batches"], self.batch_layout(), self.cfg.save_dir)
         self.rule = StoppingRule(**state["rule"])
         self.train_length_losses = state["train_length_losses"]
         self.trained_tokens = state["trained_tokens"]
         self.previous_seconds = state["seconds"]
+
+    def batch_layout(self) -> dict:
+        cfg = self.cfg
+        return {"batch_size": cfg.batch_size, "update_freq": list(cfg.update_freq), "processes": cfg.world_size}
+
+
+def sequences_per_update(cfg) -> int:
+    """The batch size, however it is divided over accumulated batches and processes."""
+    return cfg.batch_size * cfg.update_freq[0] * cfg.world_size
 
 
 def cell_name(cfg) -> str:
@@ -256,7 +279,7 @@ def plain(cfg) -> dict:
 
 def kept_settings(cfg) -> dict:
     """What determines the numbers, and nothing that tells the machine."""
-    return {name: value for name, value in plain(cfg).items() if name not in ("results_dir", "wandb_project")}
+    return {name: value for name, value in plain(cfg).items() if name not in ("results_dir", "save_dir", "wandb_project")}
 
 
 def device_name(device) -> str:
@@ -287,7 +310,7 @@ def follows_the_paper(cfg, model_cfg, reason) -> bool:
     return (
         (cfg.max_update == 100_000 or reason != "max_update" and cfg.max_update < 100_000)
         and cfg.validate_interval_updates == 100
-        and cfg.batch_size == (128 if tanh_fwm else 32)
+        and sequences_per_update(cfg) == (128 if tanh_fwm else 32)
         and math.isclose(cfg.lr[0], 1e-4 if tanh_fwm else 1e-3)
         and (cfg.stop_loss, cfg.stop_patience, cfg.eval_sequences, model_cfg.d_key) == (0.001, 10, 20, 64)
         and cfg.repetition == (cfg.experiment == "figure_update_rule")

@@ -71,6 +71,23 @@ def test_each_element_of_the_array_trains_one_row_with_one_seed(checkout):
             assert len(lines) == 1 and lines[0].startswith(f"+ {program}") and f"/{row}/medium/seed{seed}" in lines[0]
 
 
+@pytest.mark.parametrize("device, step, machine", [("cpu", "cells", "cpu"), ("cuda", "evaluate", "cuda-an-h100")])
+def test_the_throughput_is_one_job_unless_it_was_measured(checkout, device, step, machine):
+    arguments = ["--setting", "mini", "--device", device, "--slurm"]
+    files = sbatch_files(checkout.run("table_throughput.sh", *arguments, "--dry-run"))
+    assert list(files) == [step, "table"]
+    command = f"bash scripts/table_throughput.sh --setting mini --device {device} --results results"
+    assert options(files[step])["array"] == "0-0" and command in files[step]
+    record = checkout.folder / f"results/runs/bench_training/{machine}/mini/seed1.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    for name in ("sinfo", "squeue"):  # a cluster with nothing in its queue
+        (checkout.folder / "bin" / name).write_text("#!/bin/sh\n")
+        (checkout.folder / "bin" / name).chmod(0o755)
+    result = checkout.run("table_throughput.sh", *arguments)
+    assert "nothing to submit" in result.stdout, result.stderr
+
+
 def test_resources_of_the_file_reach_the_jobs_that_they_are_for(checkout):
     checkout.resources(
         partition="gpu", account="lab", qos="long", constraint="a100", nodes=2, gpus_per_node=4, memory="64G",

@@ -1,5 +1,6 @@
 """Two processes on CPUs are one training: the same as one process that accumulates, and resumable, state and all."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,53 +12,105 @@ import pytest
 import torch
 
 from tests.conftest import STREAMING, TINY_LM
+from tests.tasks.test_translation import TINY as TINY_TRANSLATION
+from tests.tasks.test_translation import write_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
-FEW = [*STREAMING, "model.dropout=0", "dataset.batch_size=2", "dataset.validate_interval_updates=9"]
+EVERY_NINE = ["dataset.validate_interval_updates=9", "checkpoint.save_interval_updates=9"]
+ROWS = [*TINY_LM, *EVERY_NINE, "dataset.batch_size=2"]
+PAIRS = [*TINY_TRANSLATION, *EVERY_NINE, "dataset.max_tokens=75"]
+CELL = [*EVERY_NINE, "task.num_keys=6", "dataset.batch_size=3", "checkpoint.no_save=false"]
+# kind of work: folder of its configurations, its configuration, settings, those without and those with random numbers
+KINDS = {
+    "language_model": ("wikitext103", "mini", ROWS, ["model.dropout=0"], ["row=performer_delta"]),
+    "streaming": (
+        "wikitext103", "mini", [*ROWS, *STREAMING], ["model.dropout=0"], ["row=performer_delta"]
+    ),
+    "translation": ("wmt14_en_de", "reordering", PAIRS, ["row=linear"], ["row=performer_64", "model.dropout=0.1"]),
+    "synthetic": ("synthetic", "update_rule", CELL, ["curve=dpfp_1_delta"], ["curve=favor_64_delta"]),
+}  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
 
-def start_two_processes(data, save_dir, *overrides):
+@pytest.fixture(scope="module")
+def data(lm_data, tmp_path_factory):
+    """The data folders by folder of configurations."""
+    pairs = write_pairs(tmp_path_factory.mktemp("backwards") / "data-bin", "a b c d".split())
+    return {"wikitext103": [f"task.data='{lm_data}'"], "wmt14_en_de": [f"task.data='{pairs}'"], "synthetic": []}
+
+
+def start_two_processes(experiment, config, save_dir, *arguments):
     command = ["torchrun", "--standalone", "--nproc_per_node=2", "--no-python", "bash", "scripts/lib/process.sh"]
-    command += ["fairseq-hydra-train", "--config-dir", "configs/wikitext103", "--config-name", "mini", *TINY_LM, *FEW]
-    command += [f"task.data='{data}'", f"checkpoint.save_dir='{save_dir}'", *overrides]
+    command += ["fairseq-hydra-train", "--config-dir", f"configs/{experiment}", "--config-name", config]
+    command += [*arguments, *written_to(save_dir, experiment)]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **pipes)
 
 
-def train_on_two_processes(data, save_dir, *overrides):
-    run = start_two_processes(data, save_dir, *overrides)
+def written_to(save_dir, experiment):
+    results = [f"task.results_dir='{save_dir}/results'"] if experiment == "synthetic" else []
+    return [f"checkpoint.save_dir='{save_dir}'", *results]
+
+
+def train_on_two_processes(*arguments):
+    run = start_two_processes(*arguments)
     output, _ = run.communicate(timeout=600)
     assert run.returncode == 0, output[-6000:]
 
 
 def last(folder):
-    checkpoint = torch.load(folder / "checkpoint_last.pt")
-    return checkpoint["model"], checkpoint["extra_state"]["FastWeightLanguageModelingTask"]["carried"]
+    """Everything a resumed training goes on from."""
+    checkpoint = torch.load(folder / "checkpoint_last.pt", weights_only=False)
+    log = json.loads((folder / "training.json").read_text()) if (folder / "training.json").exists() else synthetic_record(folder)
+    [task] = [state for name, state in checkpoint["extra_state"].items() if name.endswith("Task")]
+    kept = {name: state for name, state in task.items() if name in ("carried", "rule")}
+    return {"model": checkpoint["model"], "optimizer": checkpoint["last_optimizer_state"], "task": kept, "curves": log["curves"]}
+
+
+def synthetic_record(folder):
+    [record] = (folder / "results").rglob("seed1.json")
+    return json.loads(record.read_text())
 
 
 def assert_close(ours, theirs, **tolerance):
     torch.testing.assert_close(ours, theirs, **{"rtol": 0, "atol": 0, **tolerance})
 
 
-def test_two_processes_carry_the_states_that_one_does_and_resume_exactly(lm_data, train_lm, tmp_path):
-    train_on_two_processes(lm_data, tmp_path / "two", "optimization.max_update=18")
-    assert train_lm(tmp_path / "one", *FEW, "optimization.max_update=18", "optimization.update_freq=[2]") == 0
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_are_one_training_of_twice_the_batch(kind, data, train, tmp_path):
+    """Without random numbers: no dropout, no FAVOR+."""
+    experiment, config, common, plain, _ = KINDS[kind]
+    arguments = [*common, *plain, *data[experiment], "optimization.max_update=18"]
+    train_on_two_processes(experiment, config, tmp_path / "two", *arguments)
+    arguments += [*written_to(tmp_path / "one", experiment), "optimization.update_freq=[2]"]
+    assert train(config, *arguments, experiment=experiment) == 0
     two, one = last(tmp_path / "two"), last(tmp_path / "one")
-    assert_close(two[0], one[0], rtol=1e-3, atol=1e-5)
-    assert two[1]["segment"] == one[1]["segment"] == 2
-    assert_close(two[1]["state"], one[1]["state"], rtol=1e-3, atol=1e-5)
+    for name, losses in one["curves"].items():
+        if "loss" in name:
+            assert two["curves"][name] == pytest.approx(losses, abs=1e-6), name
+    assert_close(two["model"], one["model"], rtol=1e-3, atol=1e-4)
+    if kind == "streaming":
+        assert two["task"]["carried"]["segment"] == one["task"]["carried"]["segment"] == 2
+        assert_close(two["task"]["carried"]["state"], one["task"]["carried"]["state"], rtol=1e-3, atol=1e-4)
 
-    train_on_two_processes(lm_data, tmp_path / "resumed", "optimization.max_update=9")
-    [middle] = (tmp_path / "two").glob("checkpoint_1_9.pt")
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_resume_exactly(kind, data, tmp_path):
+    """In the second epoch of all but the synthetic data, which has one, with dropout and with FAVOR+, of which each
+    process draws its own."""
+    experiment, config, common, _, random = KINDS[kind]
+    arguments = [*common, *random, *data[experiment]]
+    train_on_two_processes(experiment, config, tmp_path / "whole", *arguments, "optimization.max_update=27")
+    [middle] = (tmp_path / "whole").glob("checkpoint_*_18.pt")
+    (tmp_path / "resumed").mkdir()
     (tmp_path / "resumed" / "checkpoint_last.pt").write_bytes(middle.read_bytes())
-    train_on_two_processes(lm_data, tmp_path / "resumed", "optimization.max_update=18")
-    resumed = last(tmp_path / "resumed")
-    assert_close(resumed[0], two[0])
-    assert_close(resumed[1], two[1])
+    train_on_two_processes(experiment, config, tmp_path / "resumed", *arguments, "optimization.max_update=27")
+    whole, resumed = last(tmp_path / "whole"), last(tmp_path / "resumed")
+    for part in whole:
+        assert_close(resumed[part], whole[part])
 
 
 def workers_of(launcher):
@@ -73,9 +126,9 @@ def workers_of(launcher):
     return found
 
 
-def test_a_dead_process_ends_the_other_within_a_minute_and_the_run_goes_on(lm_data, tmp_path):
-    forever = ["optimization.max_update=100000", "checkpoint.save_interval_updates=2"]
-    run = start_two_processes(lm_data, tmp_path, *forever)
+def test_a_dead_process_ends_the_other_within_a_minute_and_the_run_goes_on(data, tmp_path):
+    training = ["wikitext103", "mini", tmp_path, *ROWS, *STREAMING, *data["wikitext103"], "checkpoint.save_interval_updates=2"]
+    run = start_two_processes(*training, "optimization.max_update=100000")
     try:
         deadline = time.monotonic() + 300
         while not (tmp_path / "checkpoint_last.pt").exists() and time.monotonic() < deadline:
@@ -89,11 +142,12 @@ def test_a_dead_process_ends_the_other_within_a_minute_and_the_run_goes_on(lm_da
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
     updates = torch.load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
-    train_on_two_processes(lm_data, tmp_path, f"optimization.max_update={updates + 4}", "checkpoint.save_interval_updates=2")
+    train_on_two_processes(*training, f"optimization.max_update={updates + 4}")
 
 
-def test_a_signal_to_one_process_saves_and_ends_both(lm_data, tmp_path):
-    run = start_two_processes(lm_data, tmp_path, "optimization.max_update=100000")
+def test_a_signal_to_one_process_saves_and_ends_both(data, tmp_path):
+    training = [*ROWS, *STREAMING, *data["wikitext103"], "optimization.max_update=100000"]
+    run = start_two_processes("wikitext103", "mini", tmp_path, *training)
     deadline = time.monotonic() + 300
     while not list(tmp_path.glob("checkpoint_*_9.pt")) and time.monotonic() < deadline:
         time.sleep(0.2)

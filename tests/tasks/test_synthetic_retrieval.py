@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fwp_fairseq.criterions.retrieval_error import RetrievalError, RetrievalErrorConfig, squared_errors
+from fwp_fairseq.criterions.retrieval_error import RetrievalError, squared_errors
 from fwp_fairseq.data.retrieval import RetrievalEvaluationSet
 from fwp_fairseq.models.retrieval import RetrievalModel, RetrievalModelConfig
 
@@ -145,7 +145,7 @@ def test_the_evaluation_loss_is_the_mean_of_the_means_of_batches(parts, batch_si
     dataset = RetrievalEvaluationSet(5, 9, 9, True, seed=4)
     sample = dataset.collater([dataset[0]])
     model = RetrievalModel(RetrievalModelConfig(update_rule="sum", d_key=8, **parts), 9).eval()
-    criterion = RetrievalError(RetrievalErrorConfig(batch_size=batch_size), task=None)
+    criterion = RetrievalError(batch_size, task=None)
     torch.manual_seed(1)
     loss, sample_size, logged = criterion(model, sample)
 
