@@ -19,6 +19,7 @@ def register() -> None:
 
     compat.apply()
     import fwp_fairseq.criterions  # noqa: F401
+    import fwp_fairseq.data  # noqa: F401
     import fwp_fairseq.models  # noqa: F401
     import fwp_fairseq.optim  # noqa: F401
     import fwp_fairseq.tasks  # noqa: F401

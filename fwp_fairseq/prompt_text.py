@@ -18,11 +18,20 @@ def open_text(data: Path, dictionary, allow_unknown: bool = False):
     """The `Text` of a data folder; TextError where its subword model is missing."""
     if not any(symbol.startswith(WORD_BEGINS) for symbol in dictionary.symbols):
         return Text(dictionary, str.split, allow_unknown)
-    places = [folder / "sentencepiece.model" for folder in (data, data.parent / "pieces", data.parent)]
-    for path in places:
-        if path.is_file():
-            return Text(dictionary, load_pieces(path), allow_unknown, pieces=True)
-    raise TextError(f"{data}/dict.txt has subwords, and their model is in none of {', '.join(map(str, places))}; copy it there")
+    path = pieces_of(data)
+    if path is not None:
+        return Text(dictionary, load_pieces(path), allow_unknown, pieces=True)
+    places = ", ".join(map(str, places_of_pieces(data)))
+    raise TextError(f"{data}/dict.txt has subwords, and their model is in none of {places}; copy it there")
+
+
+def places_of_pieces(data: Path) -> list:
+    return [folder / "sentencepiece.model" for folder in (data, data.parent / "pieces", data.parent)]
+
+
+def pieces_of(data: Path) -> Path | None:
+    """The subword model of a data folder, or None where it has words."""
+    return next((path for path in places_of_pieces(data) if path.is_file()), None)
 
 
 def load_pieces(path: Path):

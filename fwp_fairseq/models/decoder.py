@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from fairseq.models import FairseqLanguageModel
 from torch import nn
 
+from fwp_fairseq.models.pretrained import FromDataFolder
 from fwp_fairseq.models.stateful_decoder import StatefulDecoder
 from fwp_fairseq.modules.adaptive_output import AdaptiveOutput
 
@@ -17,7 +18,7 @@ INIT_STD = 0.02
 FIRST_SYMBOL = 2
 
 
-class LanguageModel(FairseqLanguageModel):
+class LanguageModel(FromDataFolder, FairseqLanguageModel):
     """A decoder in fairseq's frame. Models say by `state_size(context)` how many numbers they keep of one sequence
     that is read `context` tokens at a time."""
 

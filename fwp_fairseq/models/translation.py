@@ -19,6 +19,7 @@ from fairseq.models.transformer import (
 from fairseq.models.transformer.transformer_config import DecoderConfig, EncDecBaseConfig, QuantNoiseConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 
+from fwp_fairseq.models.pretrained import FromDataFolder
 from fwp_fairseq.modules.fast_weight_attention import check_heads
 from fwp_fairseq.modules.translation.linear_attention import CausalAttention, LinearAttention, WholeSequenceAttention
 from fwp_fairseq.modules.update_rules import ATTENTION_NORMALIZATIONS, find_rule
@@ -67,8 +68,10 @@ class TranslationModelConfig(FairseqDataclass):
 
 
 @register_model("fwp_translation", dataclass=TranslationModelConfig)
-class FastWeightTranslationModel(TransformerModelBase):
+class FastWeightTranslationModel(FromDataFolder, TransformerModelBase):
     """Encoder and decoder of fairseq's post-norm Transformer; `ValueError` naming the field where parts do not fit."""
+
+    hub_tokenizer = "fwp_moses"
 
     @classmethod
     def add_args(cls, parser):

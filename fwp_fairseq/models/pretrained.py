@@ -1,0 +1,26 @@
+"""`from_pretrained`, as every fairseq model has it, which also finds how the text of the data folder was made."""
+
+from pathlib import Path
+
+from fwp_fairseq.prompt_text import pieces_of
+
+
+class FromDataFolder:
+    """Mixed into a fairseq model, ahead of it."""
+
+    hub_tokenizer = None  # name of a registered fairseq tokenizer that comes ahead of the subwords
+
+    @classmethod
+    def from_pretrained(cls, folder, checkpoint_file="checkpoint_best.pt", data_name_or_path=".", **overrides):
+        """The model of `folder/checkpoint_file` in fairseq's `GeneratorHubInterface`: `score`, `sample`, `translate`.
+
+        data_name_or_path: the data folder; where it, or what is beside it, has a `sentencepiece.model`, text is taken
+        as it is written and comes back so. overrides: settings of the checkpoint to replace, `bpe=None` say.
+        """
+        pieces = pieces_of(Path(data_name_or_path))
+        if pieces is not None:
+            found = {"bpe": "sentencepiece", "sentencepiece_model": str(pieces)}
+            if cls.hub_tokenizer is not None:
+                found["tokenizer"] = cls.hub_tokenizer
+            overrides = {**found, **overrides}
+        return super().from_pretrained(str(folder), checkpoint_file, str(data_name_or_path), **overrides)
