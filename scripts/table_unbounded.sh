@@ -29,28 +29,13 @@ text. Rows with a record are skipped, and an interrupted one is resumed where it
 
   --setting S        medium (90M parameters, the paper's and the default), or mini, which two CPU
                      cores can train
-  --rows A,B         some rows only: linear delta dpfp_delta transformer_xl_1x transformer_xl_8x
-                     transformer_xl_16x transformer_xl_48x
-  --seeds 1,2        several seeds (default: 1)
-  --jobs N           rows trained at the same time (default: 1); their output goes to DIR/logs
-  --processes N      processes, one a GPU, that share the rows of text (default: 1)
-  --accumulate N     batches added up for an update (default: 1); the batch stays the same
-  --precision P      fp32 (the paper's, default), bf16, or fp16 on GPUs
-  --data DIR         a data-bin folder of your own (default: data/..., made if missing)
-  --results DIR      where records and table go (default: results); one row's is in
-                     DIR/runs/table_wikitext103_unbounded/ROW/SETTING/seed1.json
-  --max-update N     end each training here (a mini run; needs its own --results)
-  --wandb [PROJECT]  log to wandb (fwp_fairseq by default), one run a row; offline without an API key
-  --dry-run          print the commands and stop
-  -h, --help         show this help
+END
+    common_usage
+    cat <<'END'
 
 Checkpoints are kept in runs/. The medium setting is 400,000 updates a row (Transformer-XL:
 200,000): days on one GPU.
 END
 }
-
-for argument in "$@"; do
-    case $argument in -h | --help) usage && slurm_usage && exit ;; esac
-done
 
 run_table "$@"

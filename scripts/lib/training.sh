@@ -5,6 +5,7 @@
 #   row_options ROW        into the array `options`, what makes a row
 #   prepare_data           into `data`, a data-bin folder, made if it is missing
 #   evaluate CHECKPOINT    numbers and record of a trained row
+#   usage                  what it does and its own options, with common_usage for the others
 # and calls `run_table OPTIONS`: data, then each row trained, evaluated and recorded, then the table.
 
 source scripts/lib/slurm.sh
@@ -17,6 +18,25 @@ export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-8589934592}
 extra_options="" # names of options that one script has and the others have not
 stride=""
 overlays="" # folder in $configs with files SETTING/ROW.yaml, where rows have numbers of their own
+
+common_usage() {
+    cat <<END
+  --rows A,B         some rows only (default: all):
+$(fold -sw 78 <<<"$all_rows" | sed 's/^/                     /; s/ *$//')
+  --seeds 1,2        several seeds (default: 1)
+  --jobs N           rows trained at the same time (default: 1); their output goes to DIR/logs
+  --processes N      processes, one a GPU, that share the batch of each row (default: 1)
+  --accumulate N     batches added up for an update (default: 1); the batch stays the same
+  --precision P      fp32 (default), bf16, or fp16 on GPUs
+  --data DIR         a data-bin folder of your own (default: data/..., made if missing)
+  --results DIR      where records and table go (default: results); one row's is in
+                     DIR/runs/$experiment/ROW/SETTING/seed1.json
+  --max-update N     end each training here (a mini run; needs its own --results)
+  --wandb [PROJECT]  log to wandb (fwp_fairseq by default), one run a row; offline without an API key
+  --dry-run          print the commands and stop
+  -h, --help         show this help
+END
+}
 
 # Prints a command, and runs it unless this is a dry run.
 run() {
@@ -212,6 +232,10 @@ take_processes_from_slurm() {
 }
 
 run_table() {
+    local argument
+    for argument in "$@"; do
+        case $argument in -h | --help) usage && slurm_usage && exit ;; esac
+    done
     parse_options "$@"
     [ -n "$dry_run" ] && [ "$action" = run ] || prepare_environment
     case $action in
