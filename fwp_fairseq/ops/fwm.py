@@ -19,7 +19,7 @@ from fwp_fairseq.ops.feature_maps import accumulation_dtype
 from fwp_fairseq.ops.validation import check_inputs, check_state
 
 # Steps per chunk: longer ones save on states, shorter ones on the sums over the steps of a chunk.
-_CHUNK = 64
+_CHUNK = 20
 
 
 @torch.compiler.disable

@@ -82,7 +82,8 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
         """fairseq's for blocks; for a stream one iterator that never shuffles.
 
         The rows of a stream are the sequences of one update: batch size × accumulated batches × processes. Batches
-        are dealt out round the processes, so each row stays with one process and one place of the accumulation.
+        are dealt out round the processes, so each row stays with one process and one place of the accumulation. The
+        rows of validation are as many times its batch size, so that its loss does not depend on the division either.
         """
         if not isinstance(dataset, TokenStream):
             return super().get_batch_iterator(
@@ -90,10 +91,8 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
             )
         if not max_sentences:
             raise ValueError("dataset.batch_size: streams need a number of rows, got none; max_tokens is for blocks")
-        rows = max_sentences * num_shards
-        if dataset is self.datasets.get(self.args.train_subset):
-            rows *= self.args.update_freq[0]
-        else:
+        rows = max_sentences * self.args.update_freq[0] * num_shards
+        if dataset is not self.datasets.get(self.args.train_subset):
             self.begin_validation(dataset.predictions)
         return iterators.EpochBatchIterator(
             dataset=dataset,
