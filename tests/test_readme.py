@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fwp_fairseq.cli import bench, eval_lm, generate, report
+from fwp_fairseq.records import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -93,6 +94,15 @@ def test_a_checkpoint_is_loaded_in_two_lines(trained_lm):
     exec(code, names)
     scores = names["model"].score("w1 w8 w3")["positional_scores"]
     assert scores.numel() >= 3 and (scores < 0).all()
+
+
+def test_the_times_are_those_of_the_committed_record():
+    metrics = read_record(ROOT / "results/runs/bench_ops/cpu/float32/seed1.json")["metrics"]
+    rows = re.findall(r"^\| (\d[\d, ]+) \| ([\d.| ]+) \|$", TEXT, re.M)
+    assert len(rows) == 4
+    for shape, times in rows:
+        names = [f"{what}/{shape.replace(', ', 'x')}/ms" for what in ("softmax/sdpa", "delta/torch", "sum/torch", "delta/fla")]
+        assert [float(time) for time in times.split(" | ")] == pytest.approx([metrics[name] for name in names], rel=0.004)
 
 
 def test_files_and_pictures_that_are_named_exist():
