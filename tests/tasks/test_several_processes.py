@@ -99,18 +99,21 @@ def test_two_processes_are_one_training_of_twice_the_batch(kind, data, train, tm
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_resume_exactly(kind, data, tmp_path):
-    """In the second epoch of all but the synthetic data, which has one, with dropout and with FAVOR+, of which each
+    """In the first epoch and in a later one (the synthetic data has one), with dropout and with FAVOR+, of which each
     process draws its own."""
     experiment, config, common, _, random = KINDS[kind]
     arguments = [*common, *random, *data[experiment]]
     train_on_two_processes(experiment, config, tmp_path / "whole", *arguments, "optimization.max_update=27")
-    [middle] = (tmp_path / "whole").glob("checkpoint_*_18.pt")
-    (tmp_path / "resumed").mkdir()
-    (tmp_path / "resumed" / "checkpoint_last.pt").write_bytes(middle.read_bytes())
-    train_on_two_processes(experiment, config, tmp_path / "resumed", *arguments, "optimization.max_update=27")
-    whole, resumed = last(tmp_path / "whole"), last(tmp_path / "resumed")
-    for part in whole:
-        assert_close(resumed[part], whole[part])
+    whole = last(tmp_path / "whole")
+    for update in (9, 18):
+        [middle] = (tmp_path / "whole").glob(f"checkpoint_*_{update}.pt")
+        folder = tmp_path / f"from_{update}"
+        folder.mkdir()
+        (folder / "checkpoint_last.pt").write_bytes(middle.read_bytes())
+        train_on_two_processes(experiment, config, folder, *arguments, "optimization.max_update=27")
+        resumed = last(folder)
+        for part in whole:
+            assert_close(resumed[part], whole[part])
 
 
 def workers_of(launcher):
