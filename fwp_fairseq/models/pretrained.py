@@ -14,13 +14,15 @@ class FromDataFolder:
     def from_pretrained(cls, folder, checkpoint_file="checkpoint_best.pt", data_name_or_path=".", **overrides):
         """The model of `folder/checkpoint_file` in fairseq's `GeneratorHubInterface`: `score`, `sample`, `translate`.
 
-        data_name_or_path: the data folder; where it, or what is beside it, has a `sentencepiece.model`, text is taken
-        as it is written and comes back so. overrides: settings of the checkpoint to replace, `bpe=None` say.
+        data_name_or_path: the data folder, below `folder` where it begins with a dot, as in fairseq; where it, or what
+        is beside it, has a `sentencepiece.model`, text is taken as it is written and comes back so. overrides: settings
+        of the checkpoint to replace, `bpe=None` say.
         """
-        pieces = pieces_of(Path(data_name_or_path))
+        data = str(data_name_or_path)
+        pieces = pieces_of(Path(folder, data) if data.startswith(".") else Path(data))
         if pieces is not None:
             found = {"bpe": "sentencepiece", "sentencepiece_model": str(pieces)}
             if cls.hub_tokenizer is not None:
                 found["tokenizer"] = cls.hub_tokenizer
             overrides = {**found, **overrides}
-        return super().from_pretrained(str(folder), checkpoint_file, str(data_name_or_path), **overrides)
+        return super().from_pretrained(str(folder), checkpoint_file, data, **overrides)
