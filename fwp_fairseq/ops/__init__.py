@@ -20,7 +20,7 @@ from fwp_fairseq.ops.normalisation import (
     normalized_fast_weight_step,
     normalized_fast_weight_sum,
 )
-from fwp_fairseq.ops.whole_sequence import read_normalized, read_state, sum_over_sequence
+from fwp_fairseq.ops.whole_sequence import read_normalized, read_state, read_whole_sequence, sum_over_sequence
 
 __all__ = [
     "BACKENDS",
@@ -37,6 +37,7 @@ __all__ = [
     "normalized_fast_weight_sum",
     "read_normalized",
     "read_state",
+    "read_whole_sequence",
     "sum_normalize",
     "sum_over_sequence",
     "tanh_feature_map",

@@ -16,6 +16,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fwp_fairseq.ops.chunks import cut_into_spans
+from fwp_fairseq.ops.feature_maps import accumulation_dtype
 
 
 def chunked_delta(q, k, v, beta, state, chunk=None):
@@ -25,6 +26,18 @@ def chunked_delta(q, k, v, beta, state, chunk=None):
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         return _ChunkedDelta.apply(*inputs, chunk)
     return _forward(*inputs, chunk)
+
+
+def delta_of_one_chunk(q, k, v, beta):
+    """``(out, new_state)`` of a sequence that is no longer than a chunk and starts from zeros, which nothing reads."""
+    dtype = accumulation_dtype(q)
+    with torch.autocast(v.device.type, enabled=False):
+        queries, keys, values, strength = (x.to(dtype) for x in (q, k, v, beta))
+        write_keys = keys * strength.unsqueeze(-1)
+        differences = torch.linalg.solve_triangular(
+            keys @ write_keys.mT, values, upper=False, unitriangular=True
+        )  # fmt: skip
+        return ((queries @ write_keys.mT).tril() @ differences).to(v.dtype), write_keys.mT @ differences
 
 
 def chunk_length(key_size, value_size):

@@ -7,6 +7,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fwp_fairseq.ops.chunks import cut_into_spans
+from fwp_fairseq.ops.feature_maps import accumulation_dtype
 
 
 def chunked_sum(q, k, v, state, chunk=None):
@@ -15,6 +16,14 @@ def chunked_sum(q, k, v, state, chunk=None):
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state)):
         return _ChunkedSum.apply(q, k, v, state, chunk)
     return _forward(q, k, v, state, chunk)
+
+
+def sum_of_one_chunk(q, k, v):
+    """``(out, new_state)`` of a sequence that is no longer than a chunk and starts from zeros, which nothing reads."""
+    dtype = accumulation_dtype(q)
+    with torch.autocast(v.device.type, enabled=False):
+        queries, keys, values = (x.to(dtype) for x in (q, k, v))
+        return ((queries @ keys.mT).tril() @ values).to(v.dtype), keys.mT @ values
 
 
 def chunk_length(key_size, value_size):

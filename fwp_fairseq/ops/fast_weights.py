@@ -9,8 +9,7 @@ import logging
 
 import torch
 
-from fwp_fairseq.ops.chunked_delta import chunked_delta
-from fwp_fairseq.ops.chunked_sum import chunked_sum
+from fwp_fairseq.ops import chunked_delta, chunked_sum
 from fwp_fairseq.ops.feature_maps import accumulation_dtype
 from fwp_fairseq.ops.reference import fast_weight_delta_reference, fast_weight_sum_reference
 from fwp_fairseq.ops.triton_support import why_not_triton
@@ -38,13 +37,15 @@ def fast_weight_sum(q, k, v, state=None, backend="auto"):
     shape, dtype, device or the backend does not fit.
     """
     check_inputs(_AXES, q, k, v)
-    state = _initial_state(q, v, state)
     backend = _choose_backend(backend, q, k, v)
+    if state is None and backend == "torch" and q.shape[2] <= chunked_sum.chunk_length(q.shape[-1], v.shape[-1]):
+        return chunked_sum.sum_of_one_chunk(q, k, v)
+    state = _initial_state(q, v, state)
     if backend == "triton":
         from fwp_fairseq.ops.triton_sum import fast_weight_sum_triton
 
         return fast_weight_sum_triton(q, k, v, state)
-    rule = chunked_sum if backend == "torch" else fast_weight_sum_reference
+    rule = chunked_sum.chunked_sum if backend == "torch" else fast_weight_sum_reference
     return rule(q, k, v, state)
 
 
@@ -56,13 +57,15 @@ def fast_weight_delta(q, k, v, beta, state=None, backend="auto"):
     Everything else is as for ``fast_weight_sum``.
     """
     check_inputs(_AXES, q, k, v, beta=beta)
-    state = _initial_state(q, v, state)
     backend = _choose_backend(backend, q, k, v)
+    if state is None and backend == "torch" and q.shape[2] <= chunked_delta.chunk_length(q.shape[-1], v.shape[-1]):
+        return chunked_delta.delta_of_one_chunk(q, k, v, beta)
+    state = _initial_state(q, v, state)
     if backend == "triton":
         from fwp_fairseq.ops.triton_delta import fast_weight_delta_triton
 
         return fast_weight_delta_triton(q, k, v, beta, state)
-    rule = chunked_delta if backend == "torch" else fast_weight_delta_reference
+    rule = chunked_delta.chunked_delta if backend == "torch" else fast_weight_delta_reference
     return rule(q, k, v, beta, state)
 
 

@@ -32,6 +32,21 @@ def read_normalized(state, q, eps=1e-5):
         return (queries @ weights / (queries @ sums.unsqueeze(-1) + eps)).to(q.dtype)
 
 
+def read_whole_sequence(q, k, v, eps=1e-5):
+    """What `read_normalized` gives for the state of `sum_over_sequence`, by whichever way is the shorter one.
+
+    Of few steps the `Q x L` products of queries and keys are smaller than a state. Shapes, dtypes and errors as there.
+    """
+    length, queries, key_size, value_size = k.shape[2], q.shape[2], k.shape[3], v.shape[3]
+    if queries * length * (key_size + value_size) > key_size * value_size * (queries + length):
+        return read_normalized(sum_over_sequence(k, v), q, eps)
+    check_inputs("B, H, L", k, k, v)
+    with torch.autocast(v.device.type, enabled=False):
+        queries, keys, values = (x.to(accumulation_dtype(x)) for x in (q, k, v))
+        scores = queries @ keys.mT
+        return (scores @ values / (scores.sum(-1, keepdim=True) + eps)).to(q.dtype)
+
+
 def read_state(state, q):
     """What queries `(B, H, Q, Dk)` read from a state: `W^T q`, or `read_normalized` where it is a pair `(W, z)`."""
     if isinstance(state, tuple):

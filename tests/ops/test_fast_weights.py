@@ -105,6 +105,27 @@ def test_without_a_state_it_starts_at_zero(rule):
 
 
 @both_rules
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 64, 65])  # at most a chunk: the zeros are never read
+@pytest.mark.parametrize("key_size, value_size", [(1, 1), (16, 16), (100, 33), (512, 8)])
+def test_a_fresh_sequence_equals_the_reference_in_values_states_and_gradients(rule, length, key_size, value_size):
+    *inputs, state = make_inputs(rule, 1, 2, length, key_size, value_size)
+    *expected, _ = outputs_and_gradients(rule, [*inputs, torch.zeros_like(state)], "reference")
+    assert largest_relative_error(outputs_and_gradients(rule, inputs, "torch"), expected) < 1e-11
+
+
+@both_rules
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_lower_precision_of_a_fresh_sequence_stays_within_its_own_rounding(rule, dtype):
+    *inputs, _ = make_inputs(rule, length=13, key_size=16, value_size=16, dtype=dtype)
+    exact = outputs_and_gradients(rule, [x.double() for x in inputs], "torch")
+    results = outputs_and_gradients(rule, inputs, "torch")
+    assert [x.dtype for x in results] == [dtype, torch.float32, *(dtype for _ in inputs)]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(map(torch.equal, run_rule(rule, inputs, "torch"), results))
+    assert largest_relative_error(results, exact) < (1e-5 if dtype == torch.float32 else torch.finfo(dtype).eps)
+
+
+@both_rules
 @pytest.mark.parametrize("length", [1, 32, 70])  # a single chunk could be a view of the input
 def test_the_given_state_and_the_inputs_are_left_alone(rule, length):
     inputs = make_inputs(rule, length=length)

@@ -11,7 +11,7 @@ from torch import nn
 from fwp_fairseq.modules.fast_weight_attention import check_heads
 from fwp_fairseq.modules.feature_map import FeatureMap
 from fwp_fairseq.modules.update_rules import find_rule
-from fwp_fairseq.ops import read_normalized, sum_normalize, sum_over_sequence
+from fwp_fairseq.ops import read_normalized, read_whole_sequence, sum_normalize, sum_over_sequence
 
 
 class LinearAttention(MultiheadAttention):
@@ -98,9 +98,11 @@ class WholeSequenceAttention(LinearAttention):
             return self.project_out(read_normalized(state, self.features(q))), None
         k, v = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
         q, k = self.features(q, k)
-        state = sum_over_sequence(without_padding(k, key_padding_mask), v)
-        if static_kv and incremental_state is not None:
-            self.save(incremental_state, state)
+        k = without_padding(k, key_padding_mask)
+        if not static_kv or incremental_state is None:
+            return self.project_out(read_whole_sequence(q, k, v)), None
+        state = sum_over_sequence(k, v)
+        self.save(incremental_state, state)
         return self.project_out(read_normalized(state, q)), None
 
 
