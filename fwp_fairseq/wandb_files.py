@@ -84,8 +84,10 @@ def put(target: dict, items) -> None:
 
 def messages(path: Path):
     """The messages of a log, up to where it was cut off or damaged."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    try:
+        from wandb.proto.wandb_internal_pb2 import Record
+    except ImportError as error:
+        raise WandbFileError(f"reading runs needs wandb ({error}): pip install 'fwp_fairseq[track]'")
     for content in framed(path):
         yield Record.FromString(content)
 

@@ -86,14 +86,19 @@ def harmless(what: str):
 
 
 def begin(trainer) -> None:
-    """Open the run of a training, or the one that its checkpoint was trained in."""
+    """Open the run of a training, or the one that its checkpoint was trained in. `ImportError` where wandb is missing."""
     global _run, _task
     finish()
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError(
+            f"common.wandb_project: wandb cannot be imported ({error}): pip install 'fwp_fairseq[track]', "
+            "or train without the field (without --wandb)"
+        )
     _task = trainer.task
     cfg = trainer.cfg
     with harmless("opening the run"):
-        import wandb
-
         folder = Path(cfg.checkpoint.save_dir)
         resumed = trainer.get_num_updates() > 0
         known = read_identity(folder) if resumed and not cfg.checkpoint.no_save else None

@@ -49,8 +49,10 @@ def main(argv=None) -> int:
 
 def runs_on_server(options) -> list[LoggedRun]:
     """The runs of the experiment, through wandb's API."""
-    import wandb
-
+    try:
+        import wandb
+    except ImportError as error:
+        raise CompareError(f"reading runs needs wandb ({error}): pip install 'fwp_fairseq[track]'")
     if not wandb.login(prompt=False, verify=False):
         raise CompareError("there is no wandb API key: run `wandb login`, or read offline runs with --offline DIR")
     path = f"{options.entity}/{options.project}" if options.entity else options.project

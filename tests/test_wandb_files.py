@@ -1,5 +1,7 @@
 """The reader of wandb's logs against what wandb writes."""
 
+import sys
+
 import pytest
 
 from fwp_fairseq.wandb_files import WandbFileError, framed, read_runs
@@ -63,3 +65,11 @@ def test_folders_and_files_that_are_not_wandbs(tmp_path):
     (tmp_path / "run-x.wandb").write_bytes(b"something else")
     with pytest.raises(WandbFileError, match="run-x.wandb: is no log"):
         read_runs(tmp_path)
+
+
+def test_without_wandb_the_extra_is_named(folder, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(WandbFileError, match=r"pip install 'fwp_fairseq\[track\]'"):
+        read_runs(folder)

@@ -1,6 +1,7 @@
 """What a training logs to wandb, offline: read back from the files that wandb leaves."""
 
 import json
+import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -159,6 +160,13 @@ def test_a_wandb_that_cannot_start_is_one_warning(wandb_in, train, tmp_path, mon
     assert len(tries) == 1 and list(tmp_path.rglob("seed1.json"))
     [warning] = warnings_in(capsys.readouterr().out)
     assert "no network" in warning
+
+
+def test_without_wandb_a_training_that_asks_for_it_ends_and_names_the_extra(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert train("capacity", *SMALL, "++common.wandb_project=project", f"task.results_dir={tmp_path}") != 0
+    assert "pip install 'fwp_fairseq[track]'" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_a_wandb_that_breaks_in_the_middle_is_one_warning(wandb_in, train, tmp_path, monkeypatch, capsys):
