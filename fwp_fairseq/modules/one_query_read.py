@@ -1,8 +1,8 @@
 """What one query reads from each sequence by the sum rule, without forming the features of the keys.
 
 With a single query the gradient of a key is its score's factor times a vector that the forward pass has at hand, so
-nothing as large as the features is kept, or even made for more than one sequence at a time: what is made stays in
-the processor's cache. Keys (B, L, d) and queries (B, d) ahead of the feature map; the result, (B, L), is
+nothing as large as the features is kept, or even made for more sequences at a time than fit in the processor's
+cache. Keys (B, L, d) and queries (B, d) ahead of the feature map; the result, (B, L), is
 `phi(k_i) . phi(q)` in float32 (float64 for float64).
 """
 

@@ -34,9 +34,8 @@ def delta_of_one_chunk(q, k, v, beta):
     with torch.autocast(v.device.type, enabled=False):
         queries, keys, values, strength = (x.to(dtype) for x in (q, k, v, beta))
         write_keys = keys * strength.unsqueeze(-1)
-        differences = torch.linalg.solve_triangular(
-            keys @ write_keys.mT, values, upper=False, unitriangular=True
-        )  # fmt: skip
+        triangle = keys @ write_keys.mT  # of which only what is below the diagonal is read
+        differences = torch.linalg.solve_triangular(triangle, values, upper=False, unitriangular=True)
         return ((queries @ write_keys.mT).tril() @ differences).to(v.dtype), write_keys.mT @ differences
 
 
