@@ -5,11 +5,17 @@ so the steps stay sequential, but no step needs the ``Dk x Dv`` matrix. Division
 written before by a number, hence within a chunk of steps
 
     W_t = c_t W_0 + sum_{s <= t} w_ts k_s d_s^T       d_s: the difference written at step s
-    W_{t-1}^T k_t = c_{t-1} W_0^T k_t + sum_{s < t} w_{t-1,s} (k_s . k_t) d_s
+    W_t^T k_u = (W_{t-1}^T k_u + (k_t . k_u) d_t) / max(1, |W_{t-1} + k_t d_t^T|)   for the keys to come
     |W_{t-1} + k_t d_t^T|^2 = |W_{t-1}|^2 + 2 d_t . W_{t-1}^T k_t + |k_t|^2 |d_t|^2
 
-and a step costs ``t Dv`` instead of several passes over ``Dk Dv`` numbers. The batch is the last
-axis of what the steps work on: they are many and small, and so every operand is one piece of memory.
+and a step costs what the keys to come need, instead of several passes over ``Dk Dv`` numbers. In the
+backward ``E_t = <dL/dW_t, W_t>`` takes the place of derivatives by the weights ``w_ts``: a division
+that shrinks leaves nothing along ``W``, as ``W / |W|`` does not depend on ``|W|``, and so
+
+    E_{t-1} = (0 where step t divided, else E_t) - beta_t v_t . dL/dd_t
+
+The batch is the last axis of what the steps work on: they are many and small, and so every operand
+is one piece of memory.
 """
 
 import torch
@@ -18,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from fwp_fairseq.ops.feature_maps import accumulation_dtype
 from fwp_fairseq.ops.validation import check_inputs, check_state
 
-# Steps per chunk: longer ones save on states, shorter ones on the sums over the steps of a chunk.
+# Steps per chunk: longer ones save on states, shorter ones on the keys to come.
 _CHUNK = 20
 
 
@@ -44,100 +50,63 @@ class _FwmChunk(torch.autograd.Function):
     @staticmethod
     def forward(ctx, k, v, beta, state):
         with torch.autocast(k.device.type, enabled=False):
-            batch, length = beta.shape
-            gram = _steps_first(torch.bmm(k, k.mT))
-            half_squares = gram.diagonal().T / 2
-            values, strength = _steps_first(v), _steps_first(beta)
-            values *= strength.unsqueeze(1)
-            # weights[t, s]: the factor of the write of step s before step t; 1 for t itself.
-            weights = k.new_zeros(length + 1, length + 1, batch)
-            weights.diagonal().fill_(1)
-            inverse_norms = k.new_ones(length, batch)
-            removed, written = torch.zeros_like(values), torch.empty_like(values)
-            square = k.new_zeros(batch)
-            if state is not None:
-                from_state = _steps_first(torch.bmm(k, state))
-                state_weights = k.new_ones(length + 1, batch)
-                square += state.square().sum((-2, -1))
-            steps = zip(
-                gram.unbind(), weights[:-1].unbind(), weights[1:].unbind(), values.unbind(),
-                strength.unbind(), half_squares.unbind(), removed.unbind(), written.unbind(),
-                inverse_norms.unbind(),
-            )
-            for t, (gram_t, now, after, value, beta_t, half, r, d, inverse_norm) in enumerate(steps):
-                if t > 0:
-                    row = gram_t[:t] * now[:t]
-                    torch.sum(row.unsqueeze(1) * written[:t], 0, out=r)
-                if state is not None:
-                    r.addcmul_(from_state[t], state_weights[t])
+            gram = _steps_first(torch.bmm(k, k.mT)).unsqueeze(2)
+            half_squares = gram.diagonal().squeeze(0).T / 2
+            strength = _steps_first(beta)
+            values = _steps_first(v).mul_(strength.unsqueeze(1))
+            # What a step would remove with all of its strength, c W^T k, of the matrix so far.
+            removed = torch.zeros_like(values) if state is None else _steps_first(torch.bmm(k, state))
+            written, inverse_norms = torch.empty_like(values), torch.ones_like(strength)
+            square = k.new_zeros(k.shape[0]) if state is None else state.square().sum((-2, -1))
+            steps = zip(gram, values, strength, half_squares, removed, written, inverse_norms)
+            for t, (gram_t, value, beta_t, half, r, d, inverse_norm) in enumerate(steps):
                 torch.addcmul(value, beta_t, r, value=-1, out=d)
-                square.add_((d * torch.addcmul(r, half, d)).sum(0), alpha=2)
+                square.add_(torch.addcmul(r, half, d).mul_(d).sum(0), alpha=2)
                 if t > 0 or state is not None:
                     torch.rsqrt(square.clamp(min=1), out=inverse_norm)
                     square.clamp_(max=1)
-                torch.mul(now[: t + 1], inverse_norm, out=after[: t + 1])
-                if state is not None:
-                    torch.mul(state_weights[t], inverse_norm, out=state_weights[t + 1])
-            ctx.save_for_backward(k, v, beta, state, gram, weights, removed, inverse_norms)
-            new_state = torch.bmm(k.mT, _batch_first(weights[-1, :-1].unsqueeze(1) * written))
+                removed[t + 1 :].addcmul_(gram_t[t + 1 :], d).mul_(inverse_norm)
+            final = _products_to_the_end(inverse_norms)
+            new_state = torch.bmm(k.mT, _batch_first(final.unsqueeze(1) * written))
             if state is not None:
-                new_state.addcmul_(state_weights[-1, :, None, None], state)
+                new_state.addcmul_(final[0, :, None, None], state)
+            ctx.save_for_backward(k, v, beta, state, new_state, gram, removed, inverse_norms)
             return new_state
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_state):
-        k, v, beta, state, gram, weights, removed, inverse_norms = ctx.saved_tensors
+        k, v, beta, state, new_state, gram, removed, inverse_norms = ctx.saved_tensors
         with torch.autocast(k.device.type, enabled=False):
-            length, grad_state = k.shape[1], grad_state.contiguous()
+            grad_state = grad_state.contiguous()
             strength = _steps_first(beta)
             difference = _steps_first(v).sub_(removed)
             written = strength.unsqueeze(1) * difference
-            # |W + k d^T|^2 changes by 2 d . r + |k|^2 |d|^2; this is half its derivative by d.
-            slope = torch.addcmul(removed, gram.diagonal().T.unsqueeze(1), written)
-            # columns[s, t]: how much of d_s is in r_t.
-            columns = (gram * weights[:-1, :-1]).transpose(0, 1).contiguous()
-            final = weights[-1, :-1]
-            reads = _steps_first(torch.bmm(k, grad_state))
-            grad_weights = (written * reads).sum(1)
-            grad_written = reads.mul_(final.unsqueeze(1))
-            grad_removed = torch.empty_like(written)
-            grad_squares = torch.empty_like(strength)
-            grad_square = torch.zeros_like(strength[0])
-            was_scaled = inverse_norms < 1
-            factor = inverse_norms.pow(3).mul_(-0.5)
-            if state is not None:
-                from_state = _steps_first(torch.bmm(k, state))
-                state_weights = torch.cat((torch.ones_like(strength[:1]), inverse_norms)).cumprod(0)
-                grad_state_weight = (state * grad_state).sum((-2, -1))
+            values = torch.addcmul(written, strength.unsqueeze(1), removed)
+            squares = gram.diagonal().squeeze(0).T
+            # |W + k d^T|^2 changes by 2 d . r + |k|^2 |d|^2; its derivative by d.
+            slope = torch.addcmul(removed, squares.unsqueeze(1), written).mul_(2)
+            kept, factor = inverse_norms >= 1, inverse_norms.square().mul_(-0.5)
+            final = _products_to_the_end(inverse_norms)
+            along_state = (grad_state * new_state).sum((-2, -1))
+            grad_square = torch.zeros_like(along_state)
+            grad_squares, grad_removed = torch.empty_like(strength), written * 2
+            grad_written = _steps_first(torch.bmm(k, grad_state))  # so far by what is read after the step
             steps = zip(
-                gram.unbind(), weights[:-1].unbind(), columns.unbind(), strength.unbind(),
-                slope.unbind(), written.unbind(), inverse_norms.unbind(), was_scaled.unbind(),
-                factor.unbind(), grad_written.unbind(), grad_removed.unbind(), grad_squares.unbind(),
+                gram, values, strength, slope, inverse_norms, kept, factor, grad_written, grad_removed, grad_squares
             )
             for t, step in reversed([*enumerate(steps)]):
-                gram_t, now, column, beta_t, slope_t, d, inverse_norm = step[:7]
-                scaled, factor_t, grad_d, grad_r, grad_square_t = step[7:]
-                grad_norm = (grad_weights[: t + 1] * now[: t + 1]).sum(0)
-                if state is not None:
-                    grad_norm.addcmul_(grad_state_weight, state_weights[t])
-                    grad_state_weight *= inverse_norm
-                torch.where(scaled, grad_norm.mul_(factor_t), grad_square, out=grad_square_t)
-                grad_square = grad_square_t
-                if t + 1 < length:
-                    grad_d += (column[t + 1 :].unsqueeze(1) * grad_removed[t + 1 :]).sum(0)
-                grad_d.addcmul_(grad_square, slope_t, value=2)
-                torch.mul(grad_square, d, out=grad_r).mul_(2)
-                grad_r.addcmul_(beta_t, grad_d, value=-1)
-                if t > 0:
-                    earlier = grad_weights[:t].mul_(inverse_norm)
-                    earlier.addcmul_(gram_t[:t], (written[:t] * grad_r).sum(1))
-                if state is not None:
-                    grad_state_weight += (from_state[t] * grad_r).sum(0)
+                gram_t, value, beta_t, slope_t, inverse_norm, kept_t, factor_t, grad_d, grad_r, grad_square_t = step
+                grad_written[: t + 1].mul_(inverse_norm)
+                by_norm = torch.sub(along_state, grad_square, alpha=2).mul_(factor_t)
+                grad_square = torch.where(kept_t, grad_square, by_norm, out=grad_square_t)
+                grad_d.addcmul_(grad_square, slope_t)
+                along_state.mul_(kept_t).sub_((value * grad_d).sum(0))
+                grad_r.mul_(grad_square).addcmul_(beta_t, grad_d, value=-1)
+                grad_written[:t].addcmul_(gram_t[:t], grad_r)
 
             removed_first, written_first = _batch_first(grad_removed), _batch_first(written)
-            grad_gram = torch.bmm(removed_first, written_first.mT)
-            grad_gram = grad_gram.mul_(weights[:-1, :-1].permute(2, 0, 1)).tril_(-1)
+            grad_gram = torch.bmm(removed_first, written_first.mT).mul_(_weights(inverse_norms).permute(2, 0, 1))
             grad_gram.diagonal(dim1=1, dim2=2).copy_((grad_squares * written.square().sum(1)).T)
             grad_k = torch.bmm(grad_gram + grad_gram.mT, k)
             grad_k.baddbmm_(_batch_first(final.unsqueeze(1) * written), grad_state.mT)
@@ -145,12 +114,26 @@ class _FwmChunk(torch.autograd.Function):
             grad_beta = (grad_written * difference).sum(1).T
             if state is None:
                 return grad_k, grad_v, grad_beta, None
-            grad_reads = state_weights[:-1].T.unsqueeze(-1) * removed_first
-            grad_k.baddbmm_(grad_reads, state.mT)
-            grad_initial = torch.bmm(k.mT, grad_reads)
-            grad_initial.addcmul_(state_weights[-1, :, None, None], grad_state)
+            removed_first[:, 1:].mul_(inverse_norms[:-1].cumprod(0).T.unsqueeze(2))
+            grad_k.baddbmm_(removed_first, state.mT)
+            grad_initial = torch.bmm(k.mT, removed_first)
+            grad_initial.addcmul_(final[0, :, None, None], grad_state)
             grad_initial.addcmul_(2 * grad_square[:, None, None], state)
             return grad_k, grad_v, grad_beta, grad_initial
+
+
+def _products_to_the_end(inverse_norms):
+    """``(L, B) -> (L, B)``: the product of every number with all after it."""
+    return inverse_norms.flip(0).cumprod(0).flip(0)
+
+
+def _weights(inverse_norms):
+    """``(L, B) -> (L, L, B)``: at ``[t, s]`` what step ``t`` finds left of the write of step ``s``; 0 for ``s >= t``."""
+    weights = inverse_norms.new_zeros(len(inverse_norms), *inverse_norms.shape)
+    weights.diagonal(-1).copy_(inverse_norms[:-1].T)
+    for t in range(2, len(inverse_norms)):
+        torch.mul(weights[t - 1, : t - 1], inverse_norms[t - 1], out=weights[t, : t - 1])
+    return weights
 
 
 def _steps_first(x):
