@@ -128,7 +128,7 @@ def _products_to_the_end(inverse_norms):
 
 
 def _weights(inverse_norms):
-    """``(L, B) -> (L, L, B)``: at ``[t, s]`` what step ``t`` finds left of the write of step ``s``; 0 for ``s >= t``."""
+    """``(L, B) -> (L, L, B)``: at ``[t, s]`` what step ``t`` finds left of step ``s``; 0 for ``s >= t``."""
     weights = inverse_norms.new_zeros(len(inverse_norms), *inverse_norms.shape)
     weights.diagonal(-1).copy_(inverse_norms[:-1].T)
     for t in range(2, len(inverse_norms)):
