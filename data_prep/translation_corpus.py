@@ -30,6 +30,7 @@ from fwp_fairseq.moses import Moses
 LANGUAGES = ("en", "de")
 CLEANING = "cleaning.json"
 MODEL = "sentencepiece.model"
+PROTECTED = "protected.regex"  # as `from_pretrained` looks for it
 
 Pair = tuple[str, ...]  # a line of each language
 
@@ -57,7 +58,8 @@ def prepare_pairs(corpora: dict[str, list[Path]], settings: Settings, recipe: di
 
     corpora: for each split the corpora it consists of; `train` first, `valid`, then the test sets.
     The data folder has, beside fairseq's files, `src.SPLIT.en` and `ref.SPLIT.de` (plain text, one
-    sentence a line), the subword model, `cleaning.json` and `text_stats.json`. Raises DataError.
+    sentence a line), the subword model, `cleaning.json` and `text_stats.json`, and `protected.regex`
+    where text is protected. Raises DataError.
     """
     tokenised, pieces, data_bin = dest / "tokenised", dest / "pieces", dest / "data-bin"
     build(tokenised, recipe, lambda folder: write_tokenised(corpora, settings, folder, workers))
@@ -67,6 +69,8 @@ def prepare_pairs(corpora: dict[str, list[Path]], settings: Settings, recipe: di
         binarise_pairs(pieces, list(corpora), LANGUAGES, folder, workers)
         for path in [*tokenised.glob("src.*"), *tokenised.glob("ref.*"), pieces / MODEL, pieces / CLEANING]:
             (folder / path.name).write_bytes(path.read_bytes())
+        if settings.protected:
+            (folder / PROTECTED).write_text(settings.protected.pattern, encoding="utf-8")
 
     build(data_bin, recipe, make_data_bin)
     print(summary(json.loads((data_bin / CLEANING).read_text())))

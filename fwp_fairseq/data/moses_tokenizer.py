@@ -4,7 +4,10 @@ fairseq's own `moses` escapes characters and leaves punctuation as it is, so a m
 given tokens that it never saw.
 """
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
 
 from fairseq.data.encoders import register_tokenizer
 from fairseq.dataclass import FairseqDataclass
@@ -17,6 +20,9 @@ from fwp_fairseq.moses import Moses
 class MosesConfig(FairseqDataclass):
     source_lang: str = II("task.source_lang")
     target_lang: str = II("task.target_lang")
+    protected_text: Optional[str] = field(
+        default=None, metadata={"help": "file with the regular expression of what stays a token (protected.regex)"}
+    )
 
 
 @register_tokenizer("fwp_moses", dataclass=MosesConfig)
@@ -24,7 +30,8 @@ class MosesTokenizer:
     """Text (one line) to tokens of the source language; tokens of the target language to text."""
 
     def __init__(self, cfg: MosesConfig):
-        self.source, self.target = Moses(cfg.source_lang), Moses(cfg.target_lang)
+        protected = cfg.protected_text and re.compile(Path(cfg.protected_text).read_text(encoding="utf-8"))
+        self.source, self.target = Moses(cfg.source_lang, protected), Moses(cfg.target_lang)
 
     def encode(self, text: str) -> str:
         return self.source.tokens(text)

@@ -19,10 +19,14 @@ class FromDataFolder:
         of the checkpoint to replace, `bpe=None` say.
         """
         data = str(data_name_or_path)
-        pieces = pieces_of(Path(folder, data) if data.startswith(".") else Path(data))
+        data_folder = Path(folder, data) if data.startswith(".") else Path(data)
+        pieces = pieces_of(data_folder)
         if pieces is not None:
             found = {"bpe": "sentencepiece", "sentencepiece_model": str(pieces)}
             if cls.hub_tokenizer is not None:
                 found["tokenizer"] = cls.hub_tokenizer
+                protected = data_folder / "protected.regex"
+                if protected.is_file():
+                    found["protected_text"] = str(protected)
             overrides = {**found, **overrides}
         return super().from_pretrained(str(folder), checkpoint_file, data, **overrides)

@@ -156,6 +156,7 @@ def test_the_data_folder_has_what_training_and_scoring_need(small, tmp_path):
     data_bin = prepare(corpus, tmp_path / "dest", wheels)
     dictionary = Dictionary.load(str(data_bin / "dict.en.txt"))
     assert "▁%(number)s" in dictionary
+    assert (data_bin / "protected.regex").read_text() == PLACEHOLDER.pattern
     for split, pairs in divide(messages(100), 10).items():
         for language, lines in zip(("en", "de"), zip(*pairs)):
             dataset = MMapIndexedDataset(str(data_bin / f"{split}.en-de.{language}"))

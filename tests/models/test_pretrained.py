@@ -1,6 +1,7 @@
 """`from_pretrained` of every model: text as it is written goes in and comes out."""
 
 import random
+import re
 import shutil
 
 import pytest
@@ -16,7 +17,8 @@ from fwp_fairseq.moses import Moses, join_subwords
 from tests.conftest import STREAMING
 from tests.tasks.test_translation import TINY, generate
 
-ENGLISH, GERMAN = "cats dogs (all) don't run".split(), "Katzen Hunde (alle) nicht laufen".split()
+ENGLISH, GERMAN = "cats dogs (all) don't %(run)s".split(), "Katzen Hunde (alle) nicht %(run)s".split()
+PROTECTED = re.compile(r"%\(\w+\)s")
 
 
 def pieces_of(lines, path):
@@ -55,16 +57,17 @@ def translation(train, tmp_path_factory):
         for language, words in (("en", ENGLISH), ("de", GERMAN)):
             texts[language][split] = [" ".join(words[i] for i in sentence) + "." for sentence in sentences]
     tokens = {
-        language: {split: [*map(Moses(language).tokens, lines)] for split, lines in splits.items()}
+        language: {split: [*map(Moses(language, PROTECTED).tokens, lines)] for split, lines in splits.items()}
         for language, splits in texts.items()
     }
     processor = pieces_of(tokens["en"]["train"] + tokens["de"]["train"], data / "sentencepiece.model")
+    (data / "protected.regex").write_text(PROTECTED.pattern)
     dictionary = dictionary_of(processor)
     for language, splits in tokens.items():
         dictionary.save(str(data / f"dict.{language}.txt"))
         for split, lines in splits.items():
             write_split(data, f"{split}.en-de.{language}", processor, dictionary, lines)
-    languages = ["task.source_lang=en", "task.target_lang=de", f"task.data='{data}'", "optimization.max_update=20"]
+    languages = ["task.source_lang=en", "task.target_lang=de", f"task.data='{data}'", "optimization.max_update=40"]
     arguments = [*TINY, *languages, f"checkpoint.save_dir='{folder}/run'"]
     assert train("reordering", *arguments, experiment="wmt14_en_de") == 0
     return folder / "run", data, texts["en"]["test"]
