@@ -56,7 +56,7 @@ class Checkout:
             file.write("prepare_environment() { :; }\n")
         commands = folder / "bin"
         commands.mkdir()
-        for name in ("slurm", "sweep", "report", "eval_lm"):
+        for name in ("slurm", "sweep", "report", "eval_lm", "bench"):
             command = commands / f"fwp-{name.replace('_', '-')}"
             command.write_text(f'#!/bin/sh\nexec {sys.executable} -m fwp_fairseq.cli.{name} "$@"\n')
             command.chmod(0o755)

@@ -113,6 +113,20 @@ def test_a_figure_of_two_cells_is_drawn(cluster, tmp_path):
     assert (tmp_path / "out/figures/figure_update_rule_mini.png").stat().st_size > 10_000
 
 
+def test_the_throughput_is_measured_and_reported(cluster, tmp_path):
+    checkout = Checkout(tmp_path, cluster)
+    options = ["--setting", "mini", "--rows", "transformer,delta", "--lengths", "16,32", "--tokens", "64", "--rounds", "1"]
+    submitted = checkout.run("table_throughput.sh", "--slurm", *options, *OUT)
+    assert submitted.returncode == 0, submitted.stderr
+    wait_for_the_end(checkout, "table_throughput.sh")
+    assert "cpu/mini: finished" in checkout.status
+    assert read_record(tmp_path / "out/runs/bench_training/cpu/mini/seed1.json")["status"] == "finished"
+    table = (tmp_path / "out/tables/bench_training.md").read_text()
+    assert re.findall(r"^\| (transformer|delta) .*?\| +(16|32) \|", table, re.MULTILINE) == [
+        (row, length) for length in ("16", "32") for row in ("transformer", "delta")
+    ]
+
+
 def test_cancelling_leaves_nothing_in_the_queue(cluster, tmp_path):
     checkout = Checkout(tmp_path, cluster)
     assert checkout.run("figure_capacity.sh", "--slurm", "--curves", "elu", "--sizes", "20", *OUT).returncode == 0
