@@ -129,23 +129,20 @@ def agreements(results):
 
     Three groups: "solved", cells the authors solved (best loss <= REACHED), which must be solved
     here too; "unsolved", the others, which must agree within TOLERANCE; "by shape", the same for
-    curves that are too random for it.
+    curves that are too random for it. Cells without a finite loss of the authors are not compared.
     """
     groups = {name: Agreement(0, []) for name in ("solved", "unsolved", "by shape")}
     for curve in results.figure.curves:
         for size in results.our_sizes:
             ours, authors = results.ours.get((curve.row, size)), results.authors.get((curve.row, size))
-            if ours is None or authors is None:
+            if ours is None or authors is None or authors.best is None:
                 continue
             best = mean(ours.best)
-            if authors.best is not None and authors.best <= REACHED:
+            if authors.best <= REACHED:
                 group, agrees = "solved", best is not None and best <= REACHED
             else:
                 group = "by shape" if curve.by_shape else "unsolved"
-                if best is None or authors.best is None:
-                    agrees = best is authors.best
-                else:
-                    agrees = abs(best - authors.best) <= TOLERANCE
+                agrees = best is not None and abs(best - authors.best) <= TOLERANCE
             groups[group].total += 1
             if not agrees:
                 groups[group].disagreeing.append((curve, size))

@@ -98,7 +98,19 @@ def _agreement(results):
         text += "\n\nCells that do not agree:\n\n" + markdown_table(
             header, lists, text_columns=1
         )
-    return "\n\n".join([text, *_guard_notes(results)])
+    return "\n\n".join([text, *_not_compared(results), *_guard_notes(results)])
+
+
+def _not_compared(results):
+    """Which cells the agreement leaves out."""
+    left_out = []
+    for curve in results.figure.curves:
+        cells = [(curve.row, size) for size in results.our_sizes]
+        both = [cell for cell in cells if cell in results.ours and cell in results.authors]
+        sizes = [size for row, size in both if results.authors[row, size].best is None]
+        if sizes:
+            left_out.append(f"{curve.label} at S = {_listed(sizes)}")
+    return [f"Not compared, as no loss of the authors' run was finite: {'; '.join(left_out)}."] if left_out else []
 
 
 def _guard_notes(results):

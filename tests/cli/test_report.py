@@ -87,6 +87,16 @@ def test_agreement_counts_the_cells_that_were_run(tmp_path):
     assert listed == [["dpfp-1", "40"], ["elu", "220"], ["favor-64", "200"]]
 
 
+def test_cells_where_the_authors_had_no_finite_loss_are_named_and_not_counted(tmp_path):
+    record_cell(tmp_path, "figure_update_rule", "favor_64_delta", 20, best=0.1, last=0.1)
+    for size in (140, 160):
+        record_cell(tmp_path, "figure_update_rule", "favor_64_delta", size, best=0.5, last=0.5)
+    section = table_of(tmp_path, "figure_update_rule").split("## Agreement")[1].split("\n## ")[0]
+    assert [line.split("|")[2].strip() for line in section.splitlines() if "%" in line] == ["1 / 1"]
+    assert "do not agree" not in section
+    assert "no loss of the authors' run was finite: favor-64 delta at S = 140, 160." in section
+
+
 def test_divergence_is_shown_and_the_guarded_division_explained(tmp_path):
     record_cell(tmp_path, "figure_update_rule", "dpfp_1_delta", 40, best=0.3, last=None)
     # The authors' favor-64 delta became NaN at 60 and 80, not at 20.
