@@ -136,11 +136,8 @@ def write_record(results_dir, record):
         results_dir, record["experiment"], record["row"], record["seed"], record["cell"]
     )
     earlier = _scale_of(path) if path.exists() else None
-    if record["scale"] == "mini" and earlier == "paper":
-        raise RecordError(
-            f"{path} holds a run at paper scale, which a mini run must not replace; "
-            "write mini runs to another results folder or experiment"
-        )
+    if record["scale"] == "mini":
+        check_no_paper_run(path)
     text = _record_to_json(record)
     try:
         if path.exists() and earlier is None:
@@ -163,6 +160,15 @@ def write_record_file(path, record):
     except OSError as error:
         raise _not_writable(path.parent, error)
     return path
+
+
+def check_no_paper_run(path):
+    """Raise RecordError where a mini run would replace the record of one at paper scale."""
+    if path.exists() and _scale_of(path) == "paper":
+        raise RecordError(
+            f"{path} holds a run at paper scale, which a mini run must not replace; "
+            "write mini runs to another results folder or experiment"
+        )
 
 
 def check_writable(results_dir):

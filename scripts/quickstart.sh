@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the environment and trains both synthetic figures at reduced size, meant for ten
+# Makes the environment and trains both synthetic figures at reduced size, which takes 6 to 7
 # minutes on two cores. Started again, it goes on where it stopped.
 source "$(dirname "$(readlink -f "$0")")/lib/environment.sh"
 
@@ -10,7 +10,7 @@ usage() {
 Usage: bash scripts/quickstart.sh
 
 Makes the environment if it is missing (see README.md), trains both synthetic figures of the
-paper at reduced size (meant for ten minutes on two cores), prints our numbers next to the authors'
+paper at reduced size (6 to 7 minutes on two cores), prints our numbers next to the authors'
 and writes the figures under $results/figures. What has been trained is not trained again.
 
   -h, --help  show this help

@@ -65,10 +65,11 @@ def test_the_rule_of_the_document_is_what_it_says(trained):
 
 
 def test_a_registered_feature_map_works_in_the_synthetic_experiments(idea, trained, train, tmp_path):
-    options = ["curve=elu_delta", "task.num_keys=10", "optimization.max_update=100", f"task.results_dir='{tmp_path}'"]
-    assert train("update_rule", *options, "model.feature_map=softplus", f"common.user_dir='{idea}'") == 0
+    [as_written] = re.findall(r"\(`(curve=.*?)`\)", TEXT)
+    options = ["task.num_keys=10", "optimization.max_update=100", f"task.results_dir='{tmp_path}'"]
+    assert train("update_rule", *as_written.split(), *options, f"common.user_dir='{idea}'") == 0
     [record] = tmp_path.rglob("*.json")
-    assert '"feature_map": "softplus"' in record.read_text()
+    assert '"feature_map": "softplus"' in record.read_text() and "softplus_delta" in record.parts
 
 
 def test_names_that_are_taken_or_unknown_are_refused():

@@ -29,6 +29,7 @@ reports:
   table_wikitext103_unbounded
                       language models: context never cut, beside Transformer-XL
   table_wmt14         translation: BLEU of each row, with samples
+  table_reordering    translation of an artificial language: BLEU of each row
 
 or one of:
   all     every report that has records, and the page README.md with all of it
@@ -57,6 +58,8 @@ def main(argv=None):
     arguments = _parser().parse_args(argv)
     results_dir, out_dir = Path(arguments.results), Path(arguments.out or arguments.results)
     try:
+        if not results_dir.is_dir():
+            raise ReportError(f"--results: there is no folder {results_dir}; run this from the repository root, or name it")
         if arguments.name == "list":
             print(what_was_run(cells_of_everything(results_dir)))
             return 0
@@ -117,7 +120,7 @@ def _parser():
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=[*sorted(REPORTS), "all", "list", "check"], help="which one, see below")
+    parser.add_argument("name", metavar="NAME", choices=[*sorted(REPORTS), "all", "list", "curves", "check"], help="which one, see below")
     parser.add_argument(
         "--results",
         metavar="DIR",

@@ -6,6 +6,7 @@ multiruns of fairseq's training command, so that fairseq is loaded once a worker
 
 import argparse
 import ctypes
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -77,7 +78,8 @@ def main(argv=None) -> int:
     options = parse_arguments(argv)
     figure = FIGURES[options.figure]
     try:
-        records.check_writable(options.results)
+        if not options.dry_run:
+            records.check_writable(options.results)
         finished, unfinished = divide_cells(options, figure)
     except records.RecordError as error:
         print(f"fwp-sweep: {error}", file=sys.stderr)
@@ -95,6 +97,9 @@ def main(argv=None) -> int:
         return 0
     if not unfinished:
         return 0
+    if options.wandb is not None and importlib.util.find_spec("wandb") is None:
+        print("fwp-sweep: --wandb: wandb is not installed: pip install 'fwp_fairseq[track]'", file=sys.stderr)
+        return 2
     return Sweep(options, figure, multiruns, len(unfinished)).run()
 
 

@@ -1,5 +1,6 @@
 """`from_pretrained`, as every fairseq model has it, which also finds how the text of the data folder was made."""
 
+import os
 from pathlib import Path
 
 from fwp_fairseq.prompt_text import pieces_of
@@ -16,10 +17,15 @@ class FromDataFolder:
 
         data_name_or_path: the data folder, below `folder` where it begins with a dot, as in fairseq; where it, or what
         is beside it, has a `sentencepiece.model`, text is taken as it is written and comes back so. overrides: settings
-        of the checkpoint to replace, `bpe=None` say.
+        of the checkpoint to replace, `bpe=None` say. `FileNotFoundError` where there is no checkpoint or data folder.
         """
         data = str(data_name_or_path)
         data_folder = Path(folder, data) if data.startswith(".") else Path(data)
+        for checkpoint in str(checkpoint_file).split(os.pathsep):  # several are an ensemble
+            if not Path(folder, checkpoint).is_file():
+                raise FileNotFoundError(f"there is no checkpoint {Path(folder, checkpoint)}")
+        if not data_folder.is_dir():
+            raise FileNotFoundError(f"data_name_or_path: there is no folder {data_folder}")
         pieces = pieces_of(data_folder)
         if pieces is not None:
             found = {"bpe": "sentencepiece", "sentencepiece_model": str(pieces)}

@@ -64,7 +64,10 @@ class FastWeightAttention(nn.Module):
         key_padding_mask: (B, L), True where a position is padding, as for `torch.nn.MultiheadAttention`: nothing is
         written there. is_causal=False: every position reads what the whole sequence wrote.
         """
-        batch, length, d_model = x.shape
+        d_model = self.qkv_projection.in_features
+        if x.dim() != 3 or x.shape[-1] != d_model:
+            raise ValueError(f"x: expected shape (B, L, {d_model}), got {tuple(x.shape)}")
+        batch, length = x.shape[:2]
         # (3, B, heads, L, d_head)
         qkv = self.qkv_projection(x).view(batch, length, 3, self.heads, self.d_head).permute(2, 0, 3, 1, 4)
         phi = self.feature_map(qkv[:2])

@@ -16,13 +16,14 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, OmegaConf
 
 from fwp_fairseq import compat, records, wandb_run
+from fwp_fairseq.cli.sweep import FIGURES
 from fwp_fairseq.data.retrieval import RetrievalEvaluationSet, RetrievalTrainingSet
 from fwp_fairseq.tasks import processes
 from fwp_fairseq.tasks.stopping import StoppingRule
 
 logger = logging.getLogger(__name__)
 
-EXPERIMENTS = ("figure_capacity", "figure_update_rule")
+EXPERIMENTS = tuple(FIGURES)
 
 
 @dataclass
@@ -120,6 +121,8 @@ class SyntheticRetrievalTask(FairseqTask):
 
     def build_model(self, cfg, from_checkpoint=False):
         self.model_cfg = cfg
+        if self.cfg.results_dir is not None:
+            check_record(self.cfg, cfg)
         # FAVOR+'s features underflow where the keys are long. Denormal numbers, which change no digit here, make
         # every step ten times slower.
         torch.set_flush_denormal(cfg.feature_map == "favor")
@@ -301,6 +304,30 @@ def check_settings(cfg) -> None:
                 f"task.num_keys: {cfg.num_keys} keys are too few for task.{name}={length} pairs without repetition; "
                 "raise num_keys or set task.repetition=true"
             )
+
+
+def check_record(cfg, model_cfg) -> None:
+    """Before hours of training: `ValueError` where the record would lie among those of another curve of the paper,
+    `RecordError` where it could not take the place of the one that is there."""
+    name = curve_name(cfg, model_cfg)
+    if cfg.row != name and cfg.row in FIGURES[cfg.experiment].curves:
+        raise ValueError(
+            f"task.row: {cfg.row} is a curve of the paper, and this model is {name}; give it a row of its own, "
+            f"task.row={name} say"
+        )
+    if cfg.max_update != 100_000 or not follows_the_paper(cfg, model_cfg, reason=""):
+        records.check_no_paper_run(
+            records.record_path(cfg.results_dir, cfg.experiment, cfg.row, cfg.seed, cell_name(cfg))
+        )
+
+
+def curve_name(cfg, model_cfg) -> str:
+    """What the curve of a model is called in its figure: dpfp_2, softmax; with repetition dpfp_2_delta, tanh_fwm."""
+    if model_cfg.attention == "softmax":
+        return "softmax"
+    size = {"dpfp": [model_cfg.nu], "favor": [model_cfg.m]}.get(model_cfg.feature_map, [])
+    named_rule = cfg.experiment == "figure_update_rule" or model_cfg.update_rule != "sum"
+    return "_".join(map(str, [model_cfg.feature_map, *size, *[model_cfg.update_rule] * named_rule]))
 
 
 def follows_the_paper(cfg, model_cfg, reason) -> bool:

@@ -69,6 +69,12 @@ def test_ours_stand_next_to_the_authors_and_cells_without_a_run_are_empty(tmp_pa
     assert str(tmp_path / "figures" / "figure_capacity.png") in output
 
 
+@pytest.mark.parametrize("name", ["list", "check", "all", "figure_capacity"])
+def test_a_folder_that_is_not_there_is_named(tmp_path, capsys, name):
+    assert main([name, "--results", str(tmp_path / "nowhere")]) == 1
+    assert f"there is no folder {tmp_path / 'nowhere'}" in capsys.readouterr().err
+
+
 def test_agreement_counts_the_cells_that_were_run(tmp_path):
     # The authors solved elu at S=20 and dpfp-1 at S=20, 40; elu at S=200 they did not (about 0.34).
     record_cell(tmp_path, "figure_capacity", "elu", 20, best=0.0008, last=0.001)

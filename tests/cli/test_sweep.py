@@ -62,6 +62,18 @@ def test_the_wandb_project_may_be_left_out(given, project):
     assert [argument for argument in arguments if "wandb" in argument] == expected
 
 
+def test_without_wandb_nothing_starts_and_the_extra_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweep.importlib.util, "find_spec", lambda name: None)
+    assert sweep.main(["figure_capacity", "--sizes", "20", "--wandb", "--results", str(tmp_path)]) == 2
+    assert "pip install 'fwp_fairseq[track]'" in capsys.readouterr().err
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_dry_run_writes_nothing(tmp_path, capsys):
+    lines_of_dry_run(capsys, "figure_capacity", "--sizes", "20", "--results", str(tmp_path / "results"))
+    assert not (tmp_path / "results").exists()
+
+
 def test_the_curves_are_those_with_a_configuration():
     configured = {path.stem for path in (ROOT / "configs" / "synthetic" / "curve").glob("*.yaml")}
     assert configured == {curve for figure in sweep.FIGURES.values() for curve in figure.curves}

@@ -83,6 +83,14 @@ def test_a_translation_model_translates_text_as_it_is_written(translation):
     assert len(set(ours)) > 1
 
 
+def test_a_missing_checkpoint_or_data_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint .*run/checkpoint_best.pt"):
+        FastWeightLanguageModel.from_pretrained(tmp_path / "run")
+    (tmp_path / "best.pt").touch()
+    with pytest.raises(FileNotFoundError, match="data_name_or_path: .*data-bin"):
+        FastWeightLanguageModel.from_pretrained(tmp_path, "best.pt", tmp_path / "data-bin")
+
+
 @pytest.mark.parametrize("kind", ["fast_weights", "transformer_xl"])
 def test_a_language_model_scores_and_goes_on_with_a_text(kind, train_lm, streaming_lm, lm_data, tmp_path):
     run, cls = streaming_lm.save_dir, FastWeightLanguageModel

@@ -183,6 +183,14 @@ def test_without_causality_every_position_reads_what_all_have_written(parts):
         torch.testing.assert_close(whole[:, t], causal[:, -1])
 
 
+@pytest.mark.parametrize("width, axes", [(1, 3), (0, 2), (0, 4)])
+def test_an_input_of_another_shape_is_named(width, axes):
+    x = inputs()
+    wrong = torch.cat([x, x[..., :width]], -1) if axes == 3 else x[0] if axes == 2 else x[None]
+    with pytest.raises(ValueError, match=r"x: expected shape \(B, L, \d+\), got"):
+        fast_weights()(wrong)
+
+
 def test_a_mask_of_another_shape_or_type_is_named():
     with pytest.raises(ValueError, match=r"key_padding_mask.*\(2, 21\).*\(2, 20\)"):
         fast_weights()(inputs(), key_padding_mask=torch.zeros(2, 20, dtype=torch.bool))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fwp_fairseq import records
 from fwp_fairseq.criterions.retrieval_error import RetrievalError, squared_errors
 from fwp_fairseq.data.retrieval import RetrievalEvaluationSet
 from fwp_fairseq.models.retrieval import RetrievalModel, RetrievalModelConfig
@@ -117,6 +118,8 @@ def test_a_run_that_is_interrupted_and_resumed_equals_one_that_is_not(train, tmp
         (["curve=dpfp_1", "model.nu=0"], "model.nu"),
         (["curve=favor_64", "model.m=-3"], "model.m"),
         (["curve=elu", "task.experiment=figure_nine"], "figure_update_rule"),
+        (["curve=elu", "model.update_rule=delta"], "task.row=elu_delta"),
+        (["curve=dpfp_1", "model.nu=2"], "task.row: dpfp_1 is a curve of the paper, and this model is dpfp_2"),
     ],
 )
 def test_bad_settings_end_with_an_error_that_names_them(train, tmp_path, capfd, overrides, named):
@@ -137,6 +140,25 @@ def test_a_row_that_cannot_name_a_record_ends_the_run_before_it_starts(train, tm
     assert train("capacity", "curve=elu", "task.row=a/b", f"task.results_dir={tmp_path}") != 0
     captured = capfd.readouterr()
     assert "row: 'a/b'" in captured.err + captured.out and "update 100" not in captured.out
+
+
+def test_an_idea_has_a_row_of_its_own(train, tmp_path):
+    arguments = ["curve=elu_delta", "model.update_rule=sum", *SMALL, f"task.results_dir={tmp_path}"]
+    assert train("update_rule", *arguments) != 0
+    assert train("update_rule", *arguments, "task.row=mine") == 0
+    assert record(tmp_path, "mine")["config"]["model"]["update_rule"] == "sum"
+
+
+def test_a_mini_run_in_the_place_of_a_paper_run_is_refused_before_it_starts(train, tmp_path, capfd):
+    paper = records.new_record(
+        "figure_capacity", "elu", 1, "paper", {"best_loss": 0.5, "last_loss": 0.5}, 100, 1.0, 10, {}, cell="S6"
+    )
+    path = records.write_record(tmp_path, paper)
+    kept = path.read_text()
+    assert train("capacity", "curve=elu", *SMALL, f"task.results_dir={tmp_path}") != 0
+    captured = capfd.readouterr()
+    assert "holds a run at paper scale" in captured.err + captured.out and "update 10" not in captured.out
+    assert path.read_text() == kept
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32])
