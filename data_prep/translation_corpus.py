@@ -25,12 +25,11 @@ from stages import DataError, build
 from subwords import encode_batch, learn_subwords
 from tqdm import tqdm
 
-from fwp_fairseq.moses import Moses
+from fwp_fairseq.moses import PROTECTED, Moses
 
 LANGUAGES = ("en", "de")
 CLEANING = "cleaning.json"
 MODEL = "sentencepiece.model"
-PROTECTED = "protected.regex"  # as `from_pretrained` looks for it
 
 Pair = tuple[str, ...]  # a line of each language
 

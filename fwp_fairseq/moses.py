@@ -9,6 +9,7 @@ data_prep/ goes one way, BLEU the other. Nothing is escaped. Needs neither torch
 import re
 
 SPACE = "▁"  # what sentencepiece writes for a space: U+2581
+PROTECTED = "protected.regex"  # of a data folder: the expression of the text that its tokens keep whole
 FIRST_PRIVATE = 0xE000  # private-use characters stand for protected text while the tokeniser runs
 
 

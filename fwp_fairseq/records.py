@@ -135,12 +135,11 @@ def write_record(results_dir, record):
     path = record_path(
         results_dir, record["experiment"], record["row"], record["seed"], record["cell"]
     )
-    earlier = _scale_of(path) if path.exists() else None
     if record["scale"] == "mini":
         check_no_paper_run(path)
     text = _record_to_json(record)
     try:
-        if path.exists() and earlier is None:
+        if path.exists() and _scale_of(path) is None:
             path.rename(f"{path}.unreadable")
         _replace_atomically(path, text)
     except OSError as error:

@@ -55,7 +55,10 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["curves"]:
         return curves.main(argv[1:])
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.name == "curves":
+        parser.error("curves has options of its own and comes first: fwp-report curves --help")
     results_dir, out_dir = Path(arguments.results), Path(arguments.out or arguments.results)
     try:
         if not results_dir.is_dir():
@@ -120,7 +123,8 @@ def _parser():
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=[*sorted(REPORTS), "all", "list", "curves", "check"], help="which one, see below")
+    names = [*sorted(REPORTS), "all", "list", "curves", "check"]
+    parser.add_argument("name", metavar="NAME", choices=names, help="which one, see below")
     parser.add_argument(
         "--results",
         metavar="DIR",

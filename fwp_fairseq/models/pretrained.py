@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from fwp_fairseq.moses import PROTECTED
 from fwp_fairseq.prompt_text import pieces_of
 
 
@@ -31,7 +32,7 @@ class FromDataFolder:
             found = {"bpe": "sentencepiece", "sentencepiece_model": str(pieces)}
             if cls.hub_tokenizer is not None:
                 found["tokenizer"] = cls.hub_tokenizer
-                protected = data_folder / "protected.regex"
+                protected = data_folder / PROTECTED
                 if protected.is_file():
                     found["protected_text"] = str(protected)
             overrides = {**found, **overrides}

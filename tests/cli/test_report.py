@@ -75,6 +75,12 @@ def test_a_folder_that_is_not_there_is_named(tmp_path, capsys, name):
     assert f"there is no folder {tmp_path / 'nowhere'}" in capsys.readouterr().err
 
 
+def test_curves_with_options_ahead_of_it_is_an_error_that_says_so(capsys):
+    with pytest.raises(SystemExit):
+        main(["--brief", "curves"])
+    assert "comes first" in capsys.readouterr().err
+
+
 def test_agreement_counts_the_cells_that_were_run(tmp_path):
     # The authors solved elu at S=20 and dpfp-1 at S=20, 40; elu at S=200 they did not (about 0.34).
     record_cell(tmp_path, "figure_capacity", "elu", 20, best=0.0008, last=0.001)
