@@ -102,6 +102,16 @@ def test_finished_rows_are_skipped_and_started_ones_go_on_where_they_are(checkou
     ]  # fmt: skip
 
 
+def test_no_data_are_made_where_nothing_is_left_to_train(checkout):
+    for row in ("linear", "delta"):
+        record = checkout / f"results/runs/table_wikitext103/{row}/mini/seed1.json"
+        record.parent.mkdir(parents=True)
+        record.write_text("{}")
+    result = dry_run(checkout, "table_wikitext103.sh", "--setting", "mini", "--rows", "linear,delta")
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("+ ")] == ["fwp-report"]
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

@@ -202,7 +202,14 @@ slurm_task() {
 # One line for fwp-slurm preflight: the name of a row, its updates, the updates between two checkpoints, and a command
 # that trains it for as few updates as show its speed.
 preflight_task() {
-    local train folder row=$1 updates=${max_update:-$(row_value max_update "$1")} max_update=10 wandb=""
+    local train folder row=$1 wandb="" updates options option
+    updates=$(row_value max_update "$row")
+    row_options "$row"
+    for option in "${options[@]}"; do
+        case $option in optimization.max_update=*) updates=${option#*=} ;; esac
+    done
+    updates=${max_update:-$updates}
+    local max_update=10
     training_command "$row" "${seeds%%,*}"
     train+=("checkpoint.save_dir=$preflight_folder/$row" checkpoint.no_save=true dataset.max_valid_steps=1)
     train+=(common.log_format=json common.log_interval=2)
@@ -243,8 +250,8 @@ run_table() {
     slurm) take_processes_from_slurm ;;
     preflight) ! on_login_node || take_processes_from_slurm ;;
     esac
-    prepare_data
     if [ "$action" = preflight ]; then
+        prepare_data
         preflight
         return
     fi
@@ -259,6 +266,7 @@ run_table() {
             fi
         done
     done
+    [ ${#cells[@]} = 0 ] || prepare_data
     if [ "$action" = slurm ] && [ ${#cells[@]} -gt 0 ]; then
         local cell
         for cell in "${cells[@]}"; do slurm_task $cell; done |

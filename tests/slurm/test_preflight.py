@@ -14,7 +14,7 @@ for update, speed in ((2, 10), (4, 20), (6, 5000), (8, 5000), (10, 5000)):
     print("[config] then", json.dumps({{"epoch": 1, "wps": "1"}}))
     print(json.dumps({{"epoch": 1, "update": 0.1, "wps": str(speed), "wpb": "2500", "num_updates": str(update)}}))
 folder = pathlib.Path(options["checkpoint.save_dir"])
-folder.mkdir(parents=True)
+folder.mkdir(parents=True, exist_ok=True)
 (folder / "training.json").write_text(json.dumps({{"peak_memory_mb": 1234.0}}))
 """
 
@@ -52,6 +52,17 @@ def test_hours_of_a_table_follow_from_updates_words_and_speed(checkout):
     assert "All rows with 3 seed(s): 416.7 hours" in result.stdout
     kept = json.loads((checkout.folder / "results/slurm/table_wikitext103.preflight.json").read_text())
     assert kept == {"linear/small": 5000.0, "delta/small": 5000.0}
+
+
+def test_a_row_that_is_trained_longer_counts_its_own_updates(checkout):
+    stand_in(checkout, "fairseq-hydra-train", TRAINING)
+    (checkout.folder / "text_stats.json").write_text("{}")
+    arguments = ["--rows", "transformer,performer_256", "--data", checkout.folder]
+    result = checkout.run("table_reordering.sh", "--preflight", *arguments, SLURM_JOB_ID="1")
+    assert result.returncode == 0, result.stderr
+    assert numbers(result, "transformer/")[3] == "6,000" and numbers(result, "performer_256/")[3] == "12,000"
+    ended = checkout.run("table_reordering.sh", "--preflight", *arguments, "--max-update", "50", "--results", "r", SLURM_JOB_ID="1")
+    assert numbers(ended, "performer_256/")[3] == "50"
 
 
 def test_a_training_that_fails_ends_the_preflight_with_its_output(checkout):
