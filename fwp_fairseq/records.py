@@ -186,7 +186,9 @@ def read_record(path):
     """Read one record. Raises RecordError, with the reason, where the file is not one."""
     path = Path(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        record = json.loads(
+            path.read_text(encoding="utf-8"), parse_constant=_refuse_constant, parse_float=_finite_float
+        )
     except OSError as error:
         raise RecordError(f"cannot be read ({error.strerror})")
     except (ValueError, RecursionError) as error:
@@ -246,6 +248,9 @@ def validate_record(record):
         if isinstance(value, bool) or not isinstance(value, types):
             names = " or ".join(t.__name__ for t in (types if isinstance(types, tuple) else (types,)))
             raise RecordError(f"{field}: expected {names}, got {value!r}")
+    for name, version in record["versions"].items():
+        if not isinstance(version, str | None):
+            raise RecordError(f"versions: expected text or null for {name}, got {version!r}")
     for field, allowed in (("scale", SCALES), ("status", STATUSES)):
         if record[field] not in allowed:
             raise RecordError(f"{field}: expected one of {', '.join(allowed)}, got {record[field]!r}")
@@ -331,6 +336,13 @@ def _to_json(field, value):
 
 def _refuse_constant(name):
     raise ValueError(f"{name} is not allowed")
+
+
+def _finite_float(text):
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large for a number")
+    return number
 
 
 def _scale_of(path):

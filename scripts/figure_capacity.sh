@@ -16,8 +16,9 @@ results/. Interrupted and started again, it trains only what is not finished.
   --sizes 20,40      some numbers of keys only (default: 20 to 600 in steps of 20)
   --seeds 1,2        several seeds (default: 1)
   --jobs N           cells trained at the same time (default: one a core)
-  --results DIR      where records, table and figure go (default: results); one cell's result is
-                     in DIR/runs/figure_capacity/CURVE/S20/seed1.json
+  --results DIR      where records, table and figure go (default: results; from the repository's
+                     root if relative); one cell's result is in
+                     DIR/runs/figure_capacity/CURVE/S20/seed1.json
   --max-update N     end runs here that have not ended by themselves (a mini run, kept apart)
   --wandb [PROJECT]  log to wandb (fwp_fairseq by default), one run a cell; offline without an API key
   --dry-run          print the training commands and stop

@@ -95,6 +95,7 @@ def test_a_write_that_breaks_off_leaves_the_earlier_record_and_nothing_else(tmp_
         ("metrics", [0.5]),
         ("updates", None),
         ("config", {"model": object()}),
+        ("versions", {"torch": [1]}),
         ("colour", "blue"),
     ],
 )
@@ -117,6 +118,7 @@ def test_a_missing_field_is_named(tmp_path):
         (b'{"schema_version": 1, "exper', "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b'{"schema_version": NaN}', "NaN is not allowed"),
+        (b'{"schema_version": 1e999}', "1e999 is too large"),
         (b'{"name": "some other program\'s"}', "schema_version: expected 1, got None"),
         (b"[1, 2]", "not a record"),
     ],

@@ -5,7 +5,6 @@ multiruns of fairseq's training command, so that fairseq is loaded once a worker
 """
 
 import argparse
-import ctypes
 import importlib.util
 import logging
 import multiprocessing
@@ -19,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fwp_fairseq import records
-from fwp_fairseq.cli.workers import keep_freed_memory
+from fwp_fairseq.cli.workers import end_with, keep_freed_memory
 
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs" / "synthetic"
+PACKAGE = Path(__file__).resolve().parents[1]
+CONFIG_DIR = PACKAGE.parent / "configs" / "synthetic"
 CELLS_A_MULTIRUN = 3
 CORES = len(os.sched_getaffinity(0))  # that this process may use: of a node that jobs share, not all
 
@@ -61,21 +61,28 @@ class Multirun:
     sizes: tuple
 
     def arguments(self, figure: Figure, options) -> list:
-        results = str(options.results.resolve()).replace("'", r"\'")  # Hydra's way to write it within quotes
         arguments = [
             "fairseq-hydra-train", "-m", "--config-dir", str(CONFIG_DIR), "--config-name", figure.config,
             f"curve={self.curve}", f"common.seed={self.seed}",
-            f"task.num_keys={','.join(map(str, self.sizes))}", f"task.results_dir='{results}'",
+            f"task.num_keys={','.join(map(str, self.sizes))}", f"task.results_dir={quoted(options.results.resolve())}",
+            f"common.user_dir={quoted(PACKAGE)}",  # the configuration has it relative to the repository
         ]  # fmt: skip
         if options.max_update is not None:
             arguments.append(f"optimization.max_update={options.max_update}")
         if options.wandb is not None:
-            arguments.append(f"++common.wandb_project={options.wandb}")
+            arguments.append(f"++common.wandb_project={quoted(options.wandb)}")
         return arguments
+
+
+def quoted(text) -> str:
+    """A value for Hydra that it takes as it is."""
+    return "'" + str(text).replace("'", r"\'") + "'"
 
 
 def main(argv=None) -> int:
     options = parse_arguments(argv)
+    if "FWP_SCRIPT" in os.environ:  # the script that started this: what it leaves running is started anew after it
+        end_with(int(os.environ.pop("FWP_SCRIPT")))
     figure = FIGURES[options.figure]
     try:
         if not options.dry_run:
@@ -93,7 +100,7 @@ def main(argv=None) -> int:
         return 0
     if options.dry_run:
         for multirun in multiruns:
-            print(" ".join(multirun.arguments(figure, options)))
+            print(shlex.join(multirun.arguments(figure, options)))
         return 0
     if not unfinished:
         return 0
@@ -164,11 +171,19 @@ def divide_cells(options, figure):
                         record = records.read_record(path)
                         if (record["row"], record["cell"], record["seed"]) != (curve, f"S{size}", seed):
                             raise records.RecordError("is the record of another cell")
-                        done = record["scale"] == "paper" or options.max_update is not None
+                        done = record["scale"] == "paper" or is_long_enough(record, options.max_update)
                     except records.RecordError as error:
                         print(f"{path} {error}; the cell is run again", file=sys.stderr)
                 (finished if done else unfinished).append((size, curve, seed))
     return finished, unfinished
+
+
+def is_long_enough(record, max_update) -> bool:
+    """Whether a mini run is what `--max-update` would make, or has been trained further."""
+    if max_update is None:
+        return False
+    ended_by_itself = record["metrics"].get("stop_reason") != "max_update"
+    return ended_by_itself or record["updates"] >= max_update
 
 
 def slurm_task(options, size, curve, seed) -> str:
@@ -258,10 +273,7 @@ class Sweep:
 
 def work_off(number, count, work, news, figure, options, parent):
     """One worker: multiruns from the queue until it hands out None. Its output goes to a log file."""
-    # A sweep that is killed takes its workers along, wherever they are.
-    ctypes.CDLL("libc.so.6").prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        return
+    end_with(parent)  # a sweep that is killed takes its workers along, wherever they are
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     log = options.results / "logs" / f"{options.figure}-worker{number}.log"
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,6 +1,10 @@
 """The environment of processes that train."""
 
+import ctypes
 import os
+import signal
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def keep_freed_memory() -> None:
@@ -11,3 +15,10 @@ def keep_freed_memory() -> None:
     """
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**32))
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**33))
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when process `parent`, which started it, ends, however that comes about."""
+    ctypes.CDLL("libc.so.6").prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # that was before
+        os.kill(os.getpid(), signal.SIGKILL)

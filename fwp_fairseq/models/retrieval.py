@@ -174,6 +174,10 @@ def check_parts(cfg) -> None:
             raise ValueError(f"model.{name}: feature map {feature_map} needs an integer >= 1, got {value}")
         if not needed and value is not None:
             raise ValueError(f"model.{name}: only feature map {feature_map} has it, got {value}; leave it out")
+    if cfg.attention == "softmax" and cfg.update_rule != "sum":
+        raise ValueError(
+            f"model.update_rule: only model.attention=fast_weights has it, got {cfg.update_rule}; leave it out"
+        )
     if cfg.d_key < 1:
         raise ValueError(f"model.d_key: must be >= 1, got {cfg.d_key}")
     if cfg.feature_map == "tanh" and cfg.update_rule != "fwm":

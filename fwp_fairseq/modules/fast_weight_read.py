@@ -7,6 +7,7 @@ Shapes: keys (B, L, Dk), queries (B, Q, Dk), both after the feature map; beta (B
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 CHUNK = 16  # short chunks: the overlaps inside a chunk are the larger cost
 
@@ -68,6 +69,7 @@ class _DeltaRead(torch.autograd.Function):
         return (beta.unsqueeze(-1) * solved).reshape(batch, length, -1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         keys, beta, overlap, inverse, remainders, solved = ctx.saved_tensors
         batch, chunks = beta.shape[:2]

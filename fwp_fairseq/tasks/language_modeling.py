@@ -19,6 +19,7 @@ from omegaconf import II
 from fwp_fairseq.data.token_stream import DataFolderError, TokenStream, load_tokens
 from fwp_fairseq.models.tempered import TemperedEnsemble
 from fwp_fairseq.tasks.carried_state import CarriedState
+from fwp_fairseq.tasks.plain_errors import in_plain_words
 from fwp_fairseq.tasks.recorded_training import RecordedTraining, RecordedTrainingConfig, begin_recorded_training
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
     """Feeds the streams, in training and in validation."""
 
     @classmethod
+    @in_plain_words
     def setup_task(cls, cfg, **kwargs):
         check_settings(cfg)
         begin_recorded_training(cfg)
@@ -69,6 +71,7 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
 
     # Data
 
+    @in_plain_words
     def load_dataset(self, split, epoch=1, combine=False, **kwargs):
         if split == self.args.train_subset and self.args.order == "blocks":
             return super().load_dataset(split, epoch, combine, **kwargs)
@@ -106,6 +109,7 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
             disable_shuffling=True,
         )
 
+    @in_plain_words
     def build_model(self, cfg, from_checkpoint=False):
         model = super().build_model(cfg, from_checkpoint)
         if self.args.carry_state and not model.state_is_bounded:
@@ -185,6 +189,7 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
             "carry_state": self.args.carry_state,
         }
 
+    @in_plain_words
     def set_checkpoint_dict(self, state):
         super().set_checkpoint_dict(state)
         self.carried.load_state_dict(state["carried"], self.args.batch_size)

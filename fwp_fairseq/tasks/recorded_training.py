@@ -16,6 +16,7 @@ from fwp_fairseq import compat, interruption
 from fwp_fairseq.data.token_stream import DataFolderError
 from fwp_fairseq.tasks import processes
 from fwp_fairseq.tasks.divergence import DivergenceRule
+from fwp_fairseq.tasks.plain_errors import in_plain_words
 from fwp_fairseq.tasks.training_log import TrainingLog
 
 
@@ -82,6 +83,7 @@ class RecordedTraining:
     def begin_validation(self, to_evaluate: int) -> None:
         self.evaluated, self.to_evaluate = 0, to_evaluate
 
+    @in_plain_words
     def build_model(self, cfg, from_checkpoint=False):
         # FAVOR+'s features underflow where keys are long. Denormal numbers, which change no digit here, make every
         # step several times slower.
@@ -156,6 +158,7 @@ class RecordedTraining:
     def get_checkpoint_dict(self):
         return {type(self).__name__: self.checkpoint_state()}
 
+    @in_plain_words
     def set_checkpoint_dict(self, state):
         self.check_dictionary(state["dictionary"])
         processes.check_batches(state["batches"], self.batch_layout(), self.cfg.save_dir)

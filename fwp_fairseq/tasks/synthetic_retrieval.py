@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from typing import List, Optional
+from typing import Any, List, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -16,15 +16,20 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, OmegaConf
 
 from fwp_fairseq import compat, records, wandb_run
-from fwp_fairseq.data.retrieval import RetrievalEvaluationSet, RetrievalTrainingSet
+from fwp_fairseq.data.retrieval import MAX_EVAL_QUERIES, RetrievalEvaluationSet, RetrievalTrainingSet
+from fwp_fairseq.models.retrieval import check_parts
 from fwp_fairseq.tasks import processes
+from fwp_fairseq.tasks.plain_errors import in_plain_words
 from fwp_fairseq.tasks.retrieval_settings import (
     EXPERIMENTS,
     cell_name,
     check_record,
     check_settings,
+    eval_length,
     follows_the_paper,
     sequences_per_update,
+    subsets,
+    train_length,
 )
 from fwp_fairseq.tasks.stopping import StoppingRule
 
@@ -52,7 +57,14 @@ class SyntheticRetrievalConfig(FairseqDataclass):
     batch_size: int = II("dataset.batch_size")
     max_update: int = II("optimization.max_update")
     validate_interval_updates: int = II("dataset.validate_interval_updates")
+    valid_subset: str = II("dataset.valid_subset")
+    disable_validation: bool = II("dataset.disable_validation")
     lr: List[float] = II("optimization.lr")
+    clip_norm: float = II("optimization.clip_norm")
+    optimizer: Any = II("optimizer")
+    lr_scheduler: Any = II("lr_scheduler")
+    fp16: bool = II("common.fp16")
+    bf16: bool = II("common.bf16")
     update_freq: List[int] = II("optimization.update_freq")
     world_size: int = II("distributed_training.distributed_world_size")
     save_dir: str = II("checkpoint.save_dir")
@@ -65,6 +77,7 @@ class SyntheticRetrievalTask(FairseqTask):
     loss_unit = 1.0
 
     @classmethod
+    @in_plain_words
     def setup_task(cls, cfg: SyntheticRetrievalConfig, **kwargs):
         check_settings(cfg)
         compat.begin_job()
@@ -91,16 +104,8 @@ class SyntheticRetrievalTask(FairseqTask):
         return sequences_per_update(self.cfg)
 
     @property
-    def train_length(self) -> int:
-        return self.cfg.train_length or self.cfg.num_keys * (2 if self.cfg.repetition else 1)
-
-    @property
-    def eval_length(self) -> int:
-        return self.cfg.eval_length or self.cfg.num_keys
-
-    @property
     def subsets(self) -> tuple:
-        return ("valid",) if self.train_length == self.eval_length else ("valid", "valid_train_length")
+        return subsets(self.cfg)
 
     def load_dataset(self, split, combine=False, **kwargs):
         cfg = self.cfg
@@ -108,7 +113,7 @@ class SyntheticRetrievalTask(FairseqTask):
             # One update more than is trained: at the end of an epoch a run that is extended would start over.
             self.datasets[split] = RetrievalTrainingSet(
                 (cfg.max_update + 1) * self.sequences_per_update,
-                self.train_length,
+                train_length(cfg),
                 cfg.num_keys,
                 cfg.repetition,
                 seed=3 * cfg.seed,
@@ -117,14 +122,16 @@ class SyntheticRetrievalTask(FairseqTask):
             number = ("valid", "valid_train_length").index(split)
             self.datasets[split] = RetrievalEvaluationSet(
                 cfg.eval_sequences,
-                (self.eval_length, self.train_length)[number],
+                (eval_length(cfg), train_length(cfg))[number],
                 cfg.num_keys,
                 cfg.repetition,
                 seed=3 * cfg.seed + 1 + number,  # no sequence of one purpose is drawn for another
                 processes=cfg.world_size,
             )
 
+    @in_plain_words
     def build_model(self, cfg, from_checkpoint=False):
+        check_parts(cfg)
         self.model_cfg = cfg
         if self.cfg.results_dir is not None:
             check_record(self.cfg, cfg)
@@ -140,7 +147,7 @@ class SyntheticRetrievalTask(FairseqTask):
         return self.cfg.experiment, self.cfg.row, cell_name(self.cfg)
 
     def state_size(self, model) -> int:
-        return model.state_size(self.train_length)
+        return model.state_size(train_length(self.cfg))
 
     @property
     def target_dictionary(self):
@@ -181,7 +188,8 @@ class SyntheticRetrievalTask(FairseqTask):
 
     def valid_step(self, sample, model, criterion):
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
-        expected = int((sample["target"] >= 0).sum())
+        # what there is to ask, counted from the keys themselves
+        expected = sum(min(len(set(keys)), MAX_EVAL_QUERIES) for keys in sample["net_input"]["keys"].tolist())
         if logging_output["nqueries"] != expected:
             raise RuntimeError(f"evaluated {logging_output['nqueries']} queries of {expected}")
         self.evaluated[self.subsets[len(self.evaluated)]] = logging_output["loss"]
@@ -244,7 +252,7 @@ class SyntheticRetrievalTask(FairseqTask):
             parameters=sum(p.numel() for p in model.parameters()),
             state_size=self.state_size(model),
             device=device_name(next(model.parameters()).device),
-            config={"task": kept_settings(cfg), "model": plain(self.model_cfg)},
+            config={**kept_settings(cfg), "model": plain(self.model_cfg)},
         )
         return records.write_record(cfg.results_dir, record)
 
@@ -260,6 +268,7 @@ class SyntheticRetrievalTask(FairseqTask):
         }
         return {type(self).__name__: state}
 
+    @in_plain_words
     def set_checkpoint_dict(self, state):
         processes.check_batches(state["batches"], self.batch_layout(), self.cfg.save_dir)
         self.rule = StoppingRule(**state["rule"])
@@ -278,7 +287,8 @@ def plain(cfg) -> dict:
 
 def kept_settings(cfg) -> dict:
     """What determines the numbers, and nothing that tells the machine."""
-    return {name: value for name, value in plain(cfg).items() if name not in ("results_dir", "save_dir", "wandb_project")}
+    task = {name: value for name, value in plain(cfg).items() if name not in ("results_dir", "save_dir")}
+    return {"task": task, **{name: task.pop(name) for name in ("optimizer", "lr_scheduler")}}
 
 
 def device_name(device) -> str:

@@ -13,6 +13,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fwp_fairseq.data.token_stream import DataFolderError
+from fwp_fairseq.tasks.plain_errors import in_plain_words
 from fwp_fairseq.tasks.recorded_training import (
     RecordedTraining,
     RecordedTrainingConfig,
@@ -33,6 +34,7 @@ class FastWeightTranslationTask(RecordedTraining, TranslationTask):
     counted = "nsentences"
 
     @classmethod
+    @in_plain_words
     def setup_task(cls, cfg, **kwargs):
         check_data_folder(cfg)
         begin_recorded_training(cfg)

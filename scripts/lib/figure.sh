@@ -34,7 +34,7 @@ run_figure() {
         return
         ;;
     esac
-    fwp-sweep "$figure" "${options[@]}" || status=$?
+    FWP_SCRIPT=$$ fwp-sweep "$figure" "${options[@]}" || status=$?
     # Wrong arguments (2) and Ctrl-C (130) leave nothing new to draw; failed cells (1) leave the others.
     if [ -z "$dry_run" ] && [ "$status" -le 1 ]; then
         fwp-report "$figure" --results "$results" --brief || status=1

@@ -29,7 +29,8 @@ $(fold -sw 78 <<<"$all_rows" | sed 's/^/                     /; s/ *$//')
   --accumulate N     batches added up for an update (default: 1); the batch stays the same
   --precision P      fp32 (default), bf16, or fp16 on GPUs
   --data DIR         a data-bin folder of your own (default: data/..., made if missing)
-  --results DIR      where records and table go (default: results); one row's is in
+  --results DIR      where records and table go (default: results; from the repository's root if
+                     relative); one row's is in
                      DIR/runs/$experiment/ROW/SETTING/seed1.json
   --max-update N     end each training here (a mini run; needs its own --results)
   --wandb [PROJECT]  log to wandb (fwp_fairseq by default), one run a row; offline without an API key

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,11 +24,10 @@ def lines_of_dry_run(capsys, *arguments):
     return capsys.readouterr().out.splitlines()
 
 
-def finish(folder, curve, size, scale="paper", experiment="figure_capacity"):
+def finish(folder, curve, size, scale="paper", experiment="figure_capacity", stop_reason="patience"):
     """A record as a run leaves it."""
-    record = records.new_record(
-        experiment, curve, 1, scale, {"best_loss": 0.5, "last_loss": 0.5}, 100, 1.0, 10, {}, cell=f"S{size}"
-    )
+    metrics = {"best_loss": 0.5, "last_loss": 0.5, "stop_reason": stop_reason}
+    record = records.new_record(experiment, curve, 1, scale, metrics, 100, 1.0, 10, {}, cell=f"S{size}")
     return records.write_record(folder, record)
 
 
@@ -54,12 +54,15 @@ def test_hydra_reads_the_results_folder_whatever_its_name(tmp_path):
     assert override.value() == str(folder)
 
 
-@pytest.mark.parametrize("given, project", [(["--wandb"], "fwp_fairseq"), (["--wandb", "mine"], "mine"), ([], None)])
-def test_the_wandb_project_may_be_left_out(given, project):
+@pytest.mark.parametrize(
+    "given, project",
+    [(["--wandb"], "fwp_fairseq"), (["--wandb", "mine"], "mine"), (["--wandb", "mine, ours"], "mine, ours"), ([], None)],
+)
+def test_the_wandb_project_is_one_and_may_be_left_out(given, project):
     options = sweep.parse_arguments(["figure_capacity", *given, "--jobs", "1"])
     arguments = sweep.Multirun("elu", 1, (20,)).arguments(sweep.FIGURES["figure_capacity"], options)
-    expected = [f"++common.wandb_project={project}"] if project else []
-    assert [argument for argument in arguments if "wandb" in argument] == expected
+    overrides = OverridesParser.create().parse_overrides([argument for argument in arguments if "wandb" in argument])
+    assert [override.value() for override in overrides] == ([project] if project else [])
 
 
 def test_without_wandb_nothing_starts_and_the_extra_is_named(tmp_path, capsys, monkeypatch):
@@ -67,6 +70,13 @@ def test_without_wandb_nothing_starts_and_the_extra_is_named(tmp_path, capsys, m
     assert sweep.main(["figure_capacity", "--sizes", "20", "--wandb", "--results", str(tmp_path)]) == 2
     assert "pip install 'fwp_fairseq[track]'" in capsys.readouterr().err
     assert not (tmp_path / "logs").exists()
+
+
+def test_a_line_of_a_dry_run_is_a_command_of_the_shell(tmp_path, capsys):
+    folder = tmp_path / "my results (1)"
+    _, line = lines_of_dry_run(capsys, "figure_capacity", "--curves", "elu", "--sizes", "20", "--results", str(folder))
+    [override] = OverridesParser.create().parse_overrides([a for a in shlex.split(line) if "results_dir" in a])
+    assert override.value() == str(folder)
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):
@@ -137,6 +147,14 @@ def test_wrong_arguments_are_named(capsys, arguments, named):
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("stop_reason, finished", [("max_update", 0), ("patience", 1)])
+def test_a_mini_sweep_that_is_longer_trains_what_was_cut_off(tmp_path, capsys, stop_reason, finished):
+    finish(tmp_path, "elu", 20, scale="mini", stop_reason=stop_reason)
+    arguments = ["figure_capacity", "--curves", "elu", "--sizes", "20", "--results", str(tmp_path)]
+    assert f"{finished} of 1 cells" in lines_of_dry_run(capsys, *arguments, "--max-update", "300")[0]
+    assert "1 of 1 cells" in lines_of_dry_run(capsys, *arguments, "--max-update", "50")[0]
+
+
 def test_a_results_folder_that_cannot_be_written(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert sweep.main(["figure_capacity", "--results", str(tmp_path / "file")]) == 2
@@ -148,12 +166,16 @@ def start(tmp_path):
     """Starts a sweep that writes below `tmp_path`, and sees to it that none outlives its test."""
     started = []
 
-    def run(*arguments):
+    def run(*arguments, cwd=ROOT, script=False):
         command = [sys.executable, "-m", "fwp_fairseq.cli.sweep", "figure_capacity", "--results", str(tmp_path)]
         # what runs in the background of a shell, as these tests may, starts its own processes deaf to Ctrl-C
         hearing = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        sweeping = subprocess.Popen([*command, *arguments], cwd=ROOT, **pipes, **hearing)
+        command += arguments
+        if script:
+            command = ["bash", "-c", f"FWP_SCRIPT=$$ {shlex.join(command)} || status=$?"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        sweeping = subprocess.Popen(command, cwd=cwd, env=environment, **pipes, **hearing)
         started.append(sweeping)
         return sweeping
 
@@ -210,12 +232,22 @@ def test_an_interrupted_sweep_ends_its_workers_and_is_continued(tmp_path, start,
 
 
 @pytest.mark.slow
+def test_a_script_that_is_killed_leaves_no_sweep(tmp_path, start):
+    script = start("--curves", "dpfp_1", "--sizes", "400", "--jobs", "1", script=True)
+    log = tmp_path / "logs" / "figure_capacity-worker0.log"
+    wait_until(lambda: log.exists() and "S400: loss" in log.read_text())
+    script.kill()
+    wait_until(lambda: not workers_of(tmp_path), 60)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.slow
 def test_a_failed_cell_leaves_the_others_and_a_non_zero_exit(tmp_path, start):
     blocked = records.record_path(tmp_path, "figure_capacity", "elu", 1, "S4").parent
     blocked.parent.mkdir(parents=True)
     blocked.touch()  # a file where the folder of this cell should be
     arguments = ["--curves", "elu,dpfp_1", "--sizes", "4,5", "--jobs", "2", "--max-update", "100"]
-    sweeping = start(*arguments)
+    sweeping = start(*arguments, cwd=tmp_path)  # a sweep can be started from any folder
     output, _ = sweeping.communicate(timeout=600)
     assert sweeping.returncode == 1, output
     assert "FAILED elu S=4,5" in output

@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -107,26 +108,73 @@ def test_a_run_that_is_interrupted_and_resumed_equals_one_that_is_not(train, tmp
 
 
 @pytest.mark.parametrize(
-    "overrides, named",
+    "overrides, error",
     [
-        (["curve=elu", "task.train_length=9", "task.num_keys=8"], "task.num_keys"),
-        (["curve=elu", "task.num_keys=0"], "task.num_keys"),
-        (["curve=elu", "task.num_keys=twelve"], "task.num_keys"),
-        (["curve=unheard_of"], "dpfp_1"),
-        (["curve=elu", "model.feature_map=relu"], "relu"),
-        (["curve=elu", "model.update_rule=oja"], "oja"),
-        (["curve=dpfp_1", "model.nu=0"], "model.nu"),
-        (["curve=favor_64", "model.m=-3"], "model.m"),
-        (["curve=elu", "task.experiment=figure_nine"], "figure_update_rule"),
-        (["curve=elu", "model.update_rule=delta"], "task.row=elu_delta"),
+        (["curve=elu", "task.train_length=9", "task.num_keys=8"], "task.num_keys: 8 keys are too few for task.train_length=9"),
+        (["curve=elu", "task.num_keys=0"], "task.num_keys: must be >= 1, got 0"),
+        (["curve=elu", "optimization.max_update=0"], "task.max_update: must be >= 1, got 0"),
+        (["curve=elu", "model.feature_map=relu"], "model.feature_map: got 'relu', allowed are elu, dpfp, favor, tanh"),
+        (["curve=dpfp_1", "model.nu=0"], "model.nu: feature map dpfp needs an integer >= 1, got 0"),
+        (["curve=dpfp_1", "model.nu=null"], "model.nu: feature map dpfp needs an integer >= 1, got None"),
+        (["curve=favor_64", "model.m=-3"], "model.m: feature map favor needs an integer >= 1, got -3"),
+        (["curve=favor_64", "~model.m"], "model.m: feature map favor needs an integer >= 1, got None"),
+        (["curve=elu", "++model.nu=1"], "model.nu: only feature map dpfp has it, got 1"),
+        (["curve=softmax", "++model.update_rule=delta"], "model.update_rule: only model.attention=fast_weights has it"),
+        (["curve=elu", "task.experiment=figure_nine"], "task.experiment: got 'figure_nine', allowed are figure_capacity, "),
+        (["curve=elu", "++model.update_rule=delta"], "task.row: elu is a curve of the paper, and this model is elu_delta"),
         (["curve=dpfp_1", "model.nu=2"], "task.row: dpfp_1 is a curve of the paper, and this model is dpfp_2"),
+        (["curve=elu", "task.num_keys=6", "task.eval_length=4"], "dataset.valid_subset: a record of these settings needs"),
+        (["curve=elu", "dataset.disable_validation=true"], "dataset.disable_validation: a record needs the evaluations"),
+        (["curve=elu", "task.row=a/b"], "row: 'a/b' cannot name a folder"),
     ],
 )
-def test_bad_settings_end_with_an_error_that_names_them(train, tmp_path, capfd, overrides, named):
+def test_bad_settings_end_with_an_error_that_names_them(train, tmp_path, capfd, overrides, error):
+    assert train("capacity", *overrides, f"task.results_dir={tmp_path}") != 0
+    captured = capfd.readouterr().err
+    # Hydra repeats what was given in front of the error, and its hint about tracebacks follows
+    [line] = [line for line in captured.splitlines() if line.startswith(error)]
+    assert "Traceback" not in captured
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "overrides, named",
+    [
+        (["curve=unheard_of"], "dpfp_1"),
+        (["curve=elu", "task.num_keys=twelve"], "Value 'twelve' of type 'str' could not be converted to Integer"),
+        (["curve=elu", "model.update_rule=oja"], "Invalid value 'oja', expected one of [sum, delta, fwm]"),
+    ],
+)
+def test_what_hydra_refuses_is_named(train, tmp_path, capfd, overrides, named):
     assert train("capacity", *overrides, f"task.results_dir={tmp_path}") != 0
     captured = capfd.readouterr()
     assert named in captured.err + captured.out
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_other_lengths_are_evaluated_as_they_are_named(train, tmp_path):
+    arguments = [*SMALL, "task.eval_length=4", f"task.results_dir={tmp_path}"]
+    assert train("capacity", "curve=elu", "dataset.valid_subset='valid_train_length,valid'", *arguments) != 0
+    assert train("capacity", "curve=elu", "dataset.valid_subset='valid,valid_train_length'", *arguments) == 0
+    found = record(tmp_path, "elu", experiment="figure_capacity")
+    assert len(found["curves"]["loss_train_length"]) == 3 and found["scale"] == "mini"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optimization.clip_norm=0.1", "optimizer.adam_betas=[0.5,0.9]", "+optimizer.weight_decay=0.1",
+        "++common.bf16=true", "lr_scheduler._name=inverse_sqrt",
+    ],
+)  # fmt: skip
+def test_a_run_with_another_optimizer_is_no_paper_run_and_says_what_it_was(train, tmp_path, override):
+    assert train("capacity", "curve=dpfp_1", "task.num_keys=2", override, f"task.results_dir={tmp_path}") == 0
+    found = record(tmp_path, "dpfp_1", "S2", "figure_capacity")
+    assert found["metrics"]["stop_reason"] != "max_update" and found["scale"] == "mini"
+    config = found["config"]
+    kept = [config["optimizer"][name] for name in ("adam_betas", "weight_decay")]
+    kept += [config["lr_scheduler"]["_name"], config["task"]["clip_norm"], config["task"]["bf16"]]
+    assert sum(map(operator.ne, kept, [[0.9, 0.999], 0.0, "fixed", 0.0, False])) == 1
 
 
 def test_a_results_folder_that_cannot_be_written_ends_the_run_before_it_starts(train, tmp_path, capfd):
@@ -134,12 +182,6 @@ def test_a_results_folder_that_cannot_be_written_ends_the_run_before_it_starts(t
     assert train("capacity", "curve=elu", f"task.results_dir={tmp_path}/file/results") != 0
     captured = capfd.readouterr()
     assert "cannot be written" in captured.err + captured.out and "update 100" not in captured.out
-
-
-def test_a_row_that_cannot_name_a_record_ends_the_run_before_it_starts(train, tmp_path, capfd):
-    assert train("capacity", "curve=elu", "task.row=a/b", f"task.results_dir={tmp_path}") != 0
-    captured = capfd.readouterr()
-    assert "row: 'a/b'" in captured.err + captured.out and "update 100" not in captured.out
 
 
 def test_an_idea_has_a_row_of_its_own(train, tmp_path):
