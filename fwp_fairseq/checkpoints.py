@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 # EFBIG is what a file size limit (ulimit -f) gives; the remedy is the same.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# What may not differ from the checkpoint, and what may, but is said.
-MUST_AGREE = ("model",)
-SHOULD_AGREE = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
+# Sections of what may not differ from the checkpoint, and of what may, but is said; None: all of their fields.
+MUST_AGREE = {"model": None, "common": ("fp16", "bf16")}
+SHOULD_AGREE = dict.fromkeys(("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler"))
 
 _lock = None  # descriptor of the folder that this process trains in
 
@@ -29,8 +29,9 @@ _lock = None  # descriptor of the folder that this process trains in
 def install() -> None:
     """Mend fairseq's saving and loading. Safe to call again.
 
-    A task's `begin_training()` and `prepare_checkpoint()`, where it has them, are called in every process ahead of the
-    first update and of a checkpoint.
+    A task's `begin_training()`, `prepare_checkpoint()` and `checkpoint_saved(update)`, where it has them, are called in
+    every process ahead of the first update, ahead of a checkpoint and after it; `was_trained_before(update)` instead of
+    the first update where there is none left.
     """
     from fairseq import checkpoint_utils
 
@@ -48,6 +49,8 @@ def install() -> None:
         except (OSError, RuntimeError) as error:
             raise_if_disk_is_full(error, cfg.save_dir)
             raise
+        if hasattr(trainer.task, "checkpoint_saved"):
+            trainer.task.checkpoint_saved(trainer.get_num_updates())
         interruption.exit_if_interrupted()
         return saved
 
@@ -69,6 +72,7 @@ def install() -> None:
         max_update = trainer.cfg.optimization.max_update
         if hasattr(trainer.task, "begin_training") and 0 < max_update <= trainer.get_num_updates():
             # fairseq would train one more update before it looks
+            trainer.task.was_trained_before(trainer.get_num_updates())
             logger.info("%s is trained: %d updates of %d", cfg.save_dir, trainer.get_num_updates(), max_update)
             raise SystemExit(0)
         return loaded
@@ -157,7 +161,7 @@ def is_whole(path: str) -> bool:
 
 
 def check_settings(path: str, cfg) -> None:
-    """`ValueError` listing the fields in which a checkpoint's model is another one; other differences are logged."""
+    """`ValueError` listing the fields of model and precision that differ from a checkpoint's; others are logged."""
     from omegaconf import OmegaConf
 
     theirs = torch.load(path, map_location="cpu", mmap=True).get("cfg") or {}
@@ -165,20 +169,20 @@ def check_settings(path: str, cfg) -> None:
     found = differences(theirs, ours, MUST_AGREE)
     if found:
         raise ValueError(
-            f"{path} is of another model: {'; '.join(found)}. Give the settings it was trained with, or another "
+            f"{path} is of another training: {'; '.join(found)}. Give the settings it was trained with, or another "
             "checkpoint.save_dir"
         )
     for difference in differences(theirs, ours, SHOULD_AGREE):
         logger.warning("not as in %s: %s", path, difference)
 
 
-def differences(theirs: dict, ours: dict, sections: tuple) -> list[str]:
+def differences(theirs: dict, ours: dict, sections: dict) -> list[str]:
     """Fields that differ, as "model.layers is 4, here 2"."""
     found = []
-    for section in sections:
+    for section, fields in sections.items():
         a, b = theirs.get(section), ours.get(section)
         # fairseq's argparse commands keep a Namespace of everything there
-        for name in sorted({*a, *b}) if isinstance(a, dict) and isinstance(b, dict) else ():
+        for name in fields or sorted({*a, *b}) if isinstance(a, dict) and isinstance(b, dict) else ():
             if a.get(name) != b.get(name):
                 found.append(f"{section}.{name} is {a.get(name)}, here {b.get(name)}")
     return found

@@ -124,6 +124,7 @@ def test_no_data_are_made_where_nothing_is_left_to_train(checkout):
         (["--max-update", "10"], ["--max-update", "--results"]),
         (["--setting", "mini", "--max-update", "200", "--results", "x"], ["--max-update 200", "warm-up"]),
         (["--rows"], ["--rows", "value"]),
+        (["--rows", ","], ["--rows", "names nothing"]),
         (["--row", "delta"], ["'--row'", "--help"]),
     ],
 )
@@ -142,6 +143,18 @@ def test_the_wandb_project_may_be_left_out(checkout, arguments, project):
     [training] = commands(result, "fairseq-hydra-train")
     expected = [f"common.wandb_project={project}"] if project else []
     assert [word for word in training if word.startswith("common.wandb")] == expected
+
+
+def test_rows_and_seeds_count_once(checkout):
+    result = dry_run(checkout, "table_wikitext103.sh", "--setting", "mini", "--rows", "linear,delta,linear", "--seeds", "2,1,2")
+    folders = [word.split("/", 2)[2] for line in commands(result, "fairseq-hydra-train") for word in line if "save_dir" in word]
+    assert folders == [f"{row}/mini/seed{seed}" for seed in (2, 1) for row in ("linear", "delta")]
+
+
+def test_what_is_trained_in_another_precision_has_a_folder_of_its_own(checkout):
+    result = dry_run(checkout, "table_wikitext103.sh", "--setting", "mini", "--rows", "delta", "--precision", "bf16")
+    [training] = commands(result, "fairseq-hydra-train")
+    assert "checkpoint.save_dir=runs/table_wikitext103/delta/mini/seed1-bf16" in training and "common.bf16=true" in training
 
 
 def test_a_stream_has_no_stride(checkout):

@@ -11,7 +11,7 @@ cache of softmax attention is extended by concatenation, which copies it, as fai
 import time
 
 from fwp_fairseq.benchmarks import BenchError, recording
-from fwp_fairseq.benchmarks.ops import whole_number
+from fwp_fairseq.cli.arguments import whole_number
 
 HELP = "time of a generated token and size of the state, against the position in the text"
 

@@ -12,6 +12,7 @@ import argparse
 import time
 
 from fwp_fairseq.benchmarks import recording
+from fwp_fairseq.cli.arguments import whole_number
 
 HELP = "time and memory of the fast weight rules, next to attention and other libraries"
 BACKENDS = ("torch", "triton", "reference", "sdpa", "fla", "fast-transformers")
@@ -35,12 +36,6 @@ def add_arguments(parser):
                         help="table: four shapes of layers; sweep: lengths 256 to 16384; all; or your own as "
                         "'B,H,L,Dk,Dv;B,H,L,Dk,Dv' (default: all)")  # fmt: skip
     parser.add_argument("--repeats", type=whole_number, default=7, metavar="N", help="rounds (default: 7)")
-
-
-def whole_number(text):
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
-    return int(text)
 
 
 def whole_numbers(text):

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from fwp_fairseq.benchmarks import BenchError
-from fwp_fairseq.benchmarks.ops import whole_number
+from fwp_fairseq.cli.arguments import whole_number
 from fwp_fairseq.cli.sweep import CONFIG_DIR
 from fwp_fairseq.cli.workers import keep_freed_memory
 from fwp_fairseq.reports.report import markdown_table

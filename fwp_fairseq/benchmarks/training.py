@@ -11,7 +11,8 @@ among the rows, its step is taken apart at the shortest of the lengths.
 import time
 
 from fwp_fairseq.benchmarks import BenchError, recording
-from fwp_fairseq.benchmarks.ops import list_of, whole_number, whole_numbers
+from fwp_fairseq.benchmarks.ops import list_of, whole_numbers
+from fwp_fairseq.cli.arguments import whole_number
 
 HELP = "words per second and memory of training, row by row and length by length"
 REFERENCE = "transformer"  # the row that the others are set against

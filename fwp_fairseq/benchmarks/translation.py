@@ -10,7 +10,8 @@ all of them.
 import time
 
 from fwp_fairseq.benchmarks import BenchError, recording
-from fwp_fairseq.benchmarks.ops import list_of, whole_number, whole_numbers
+from fwp_fairseq.benchmarks.ops import list_of, whole_numbers
+from fwp_fairseq.cli.arguments import whole_number
 
 HELP = "tokens per second of training and generating translations, beside fairseq's own transformer"
 ROWS = (

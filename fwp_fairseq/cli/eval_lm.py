@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from fwp_fairseq import records, wandb_run
+from fwp_fairseq.cli.arguments import whole_number
 from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_language_model
 
 DESCRIPTION = """\
@@ -24,10 +25,11 @@ EPILOG = """\
 examples:
   fwp-eval-lm runs/.../checkpoint_best.pt data/wikitext103/data-bin
   fwp-eval-lm runs/.../checkpoint_best.pt data/mini_lm/data-bin \\
-      --split valid --split test --results results
+      --results results
 
 With --results the run's record is written below DIR/runs; it needs the
-training.json that the training left beside the checkpoint. A run that diverged
+training.json that the training left beside the checkpoint. A record that is
+there is replaced only by one with the same numbers, evaluated the same way. A run that diverged
 gets its record without an evaluation. Exit status: 0 done, 1 something is
 wrong with the checkpoint or the data, 2 wrong arguments."""
 
@@ -55,14 +57,13 @@ def evaluate(options) -> None:
     check_checkpoint(options.checkpoint)
     from fwp_fairseq.sliding_window import check_window
     from fwp_fairseq.tasks.language_model_record import language_model_record
-    from fwp_fairseq.tasks.training_log import read_training_log
+    from fwp_fairseq.tasks.run_record import check_replaces, ended_training
 
     log = None
     if options.results is not None:
         records.check_writable(options.results)
-        log = read_training_log(options.checkpoint.parent)
-        if log is None:
-            raise EvaluationError(f"{options.checkpoint.parent}: no training.json there, so no record can be written")
+        log = ended_training(options.checkpoint.parent)
+    splits = options.split or (["test"] if log is None else ["valid", "test"])
     cfg, model, dictionary = load_language_model(options.checkpoint, options.data)
     context = choose_context(options, cfg)
     window = options.window or (context == "stream" and cfg.task.tokens_per_sample_eval) or cfg.task.tokens_per_sample
@@ -70,7 +71,9 @@ def evaluate(options) -> None:
     if log is None or log["status"] != "diverged":
         stride = window if context == "stream" else 1 if options.stride is None else options.stride
         metrics = {"context": context, "stride": stride, "window": window}
-        texts = {split: read_split(options.data, split, dictionary) for split in options.split or ["test"]}
+        if log is not None:
+            check_replaces(options.results, log, "ppl", splits, metrics)
+        texts = {split: read_split(options.data, split, dictionary) for split in splits}
         for tokens, _ in texts.values():
             check_window(len(tokens) - 1, window, stride)
         for split, (tokens, stats) in texts.items():
@@ -101,6 +104,9 @@ def read_split(data: Path, split: str, dictionary):
     if not path.exists():
         return tokens, None
     stats = json.loads(path.read_text()).get(split)
+    missing = [name for name in ("tokens", "words", "lines", "bytes") if stats is not None and name not in stats]
+    if missing:
+        raise EvaluationError(f"{path}: {split} lacks {', '.join(missing)}; make the data anew by its script in data_prep/")
     if stats is not None and stats["tokens"] != len(tokens):
         raise EvaluationError(f"{data}: {split}.bin has {len(tokens)} tokens, text_stats.json says {stats['tokens']}")
     return tokens, stats
@@ -180,13 +186,14 @@ def _parser():
     )
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint of fwp_lm")
     parser.add_argument("data", type=Path, metavar="DATA", help="data-bin folder, with the dictionary of the training")
-    parser.add_argument("--split", action="append", metavar="NAME", help="which split; may be repeated (default: test)")
+    parser.add_argument("--split", action="append", metavar="NAME", help="which split; may be repeated (default: test; "
+                        "with --results valid and test)")  # fmt: skip
     parser.add_argument(
         "--context", choices=("window", "stream"), help="sliding window, or one pass with the state carried (default: as in training)"
     )
     parser.add_argument("--stride", type=int, metavar="N", help="tokens between windows (default: 1)")
-    parser.add_argument("--window", type=int, metavar="N", help="tokens of a window or segment (default: as in training)")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="windows at once (default: 16384 tokens)")
+    parser.add_argument("--window", type=whole_number, metavar="N", help="tokens of a window or segment (default: as in training)")
+    parser.add_argument("--batch-size", type=whole_number, metavar="N", help="windows at once (default: 16384 tokens)")
     parser.add_argument("--results", metavar="DIR", help="write the run's record below DIR/runs")
     return parser
 

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from fwp_fairseq.benchmarks.ops import whole_number
+from fwp_fairseq.cli.arguments import whole_number
 from fwp_fairseq.cli.trained_model import ModelError, check_checkpoint, load_language_model
 
 DESCRIPTION = """\

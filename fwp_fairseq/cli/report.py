@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fwp_fairseq.reports import REPORTS, ReportError, curves
 from fwp_fairseq.reports.everything import build_everything, differences_from_records
-from fwp_fairseq.reports.overview import PAGE, cells_of_everything, what_was_run
+from fwp_fairseq.reports.overview import FIRST_LINE, PAGE, cells_of_everything, what_was_run
 from fwp_fairseq.reports.report import write_file
 
 DESCRIPTION = """\
@@ -98,10 +98,13 @@ def write_part(part, out_dir, brief):
 def build_all(results_dir, out_dir, brief):
     """Write everything that has records; the records that were left out."""
     everything = build_everything(results_dir)
+    place = out_dir / PAGE
+    if place.exists() and not place.read_text(encoding="utf-8", errors="replace").startswith(FIRST_LINE):
+        raise ReportError(f"{place} is no page of results and would be replaced; give --out another folder")
     for part in everything.parts:
         write_part(part, out_dir, brief)
-    write_file(out_dir / PAGE, everything.page.encode("utf-8"))
-    print(f"page:   {out_dir / PAGE}")
+    write_file(place, everything.page.encode("utf-8"))
+    print(f"page:   {place}")
     for name in everything.without_records:
         print(f"no records yet: {name}")
     return everything.problems

@@ -58,6 +58,7 @@ class TransformerXLDecoder(PostNormDecoder):
         super().__init__(cfg, dictionary, lambda cfg: RelativeAttention(cfg.d_model, cfg.heads))
         self.mem_len = cfg.mem_len
         self.mem_len_eval = cfg.mem_len if cfg.mem_len_eval is None else cfg.mem_len_eval
+        self.goes_on = self.mem_len_eval > 0  # what remembers nothing must read its segment anew for every symbol
         self.clamp_len = cfg.clamp_len
         self.clamp_len_eval = cfg.clamp_len if cfg.clamp_len_eval is None else cfg.clamp_len_eval
         self.same_length = cfg.same_length

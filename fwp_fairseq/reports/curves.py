@@ -59,11 +59,16 @@ def find_runs(results_dir: Path, runs_dir: Path, experiment: str):
     """
     found, problems = {}, []
     for path in sorted(runs_dir.rglob("training.json")):
+        if path.is_relative_to(runs_dir / "preflight"):  # a few updates for their speed
+            continue
         try:
             log = json.loads(path.read_text())
             if log["experiment"] == experiment:
-                log |= {"cell": log["setting"], "metrics": {"trained_tokens": log["tokens"]}}
-                found[log["row"], log["cell"], log["seed"]] = log
+                # scripts put what is made with other options in folders of other names: seed1-50-updates, seed1-bf16
+                _, _, options = path.parent.name.partition(f"seed{log['seed']}-")
+                cell = f"{log['setting']} ({options})" if options else log["setting"]
+                log |= {"cell": cell, "metrics": {"trained_tokens": log["tokens"]}}
+                found[log["row"], cell, log["seed"]] = log
         except (ValueError, KeyError, TypeError, OSError) as error:
             problems.append(f"{path}: is no log of a training ({type(error).__name__}: {error})")
     records, wrong = read_records(results_dir, experiment)

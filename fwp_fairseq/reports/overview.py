@@ -10,9 +10,9 @@ from fwp_fairseq.reports.report import markdown_table
 PAGE = "README.md"
 SCALES = ("paper", "mini")  # of trainings; benchmarks have tables alone
 
-INTRODUCTION = """\
-# Results
-
+FIRST_LINE = "# Results\n"
+INTRODUCTION = f"""\
+{FIRST_LINE}
 Built from the records by `fwp-report all`; never edited by hand. Where the numbers come from that ours stand
 beside, and what is known about our runs, is in [about.md](about.md).
 

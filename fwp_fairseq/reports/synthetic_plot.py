@@ -14,6 +14,11 @@ AUTHORS_LINE = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "alpha": 0.75}
 NAN_ROW = 0.035  # height of one row of crosses above the axes, as a share of the axes' height
 
 
+def styles(count):
+    """Pairs of colour and marker for so many curves, all different up to 81."""
+    return [(COLOURS[i % 9], MARKERS[(i + i // 9) % 9]) for i in range(count)]
+
+
 def png(results):
     """PNG of the figure as bytes, the same for the same records.
 
@@ -53,7 +58,8 @@ def _draw_curves(axes, results):
 
     several_seeds = any(len(outcome.seeds) > 1 for outcome in results.ours.values())
     handles = []
-    for curve, colour, marker in zip(results.figure.curves, COLOURS, MARKERS):
+    curves = results.figure.curves
+    for curve, (colour, marker) in zip(curves, styles(len(curves)), strict=True):
         ours = {size: o for (row, size), o in sorted(results.ours.items()) if row == curve.row}
         style = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.6}
         axes.plot(list(ours), [_or_nan(mean(o.last)) for o in ours.values()], zorder=3, **style)
@@ -89,7 +95,8 @@ def _draw_nan_crosses(axes, results):
     rows, handles = 0, []
     for name, style, outcomes in sources:
         drawn = False
-        for curve, colour in zip(results.figure.curves, COLOURS):
+        curves = results.figure.curves
+        for curve, (colour, _) in zip(curves, styles(len(curves)), strict=True):
             sizes = [
                 size
                 for (row, size), outcome in sorted(outcomes.items())

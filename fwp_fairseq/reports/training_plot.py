@@ -5,7 +5,7 @@ import io
 import math
 
 from fwp_fairseq.reports.report import ReportError
-from fwp_fairseq.reports.synthetic_plot import COLOURS, MARKERS
+from fwp_fairseq.reports.synthetic_plot import styles
 
 
 def png(results):
@@ -30,7 +30,8 @@ def draw(results):
     figure = Figure(figsize=(2.5 + 6 * len(settings), 1 + 4 * lines), layout="constrained")
     panels = figure.subplots(lines, len(settings), squeeze=False)
     for column, setting in enumerate(settings):
-        for row, colour, marker in zip(results.table.rows, COLOURS, MARKERS):
+        rows = results.table.rows
+        for row, (colour, marker) in zip(rows, styles(len(rows)), strict=True):
             _draw_row(panels[0, column], results, setting, row, colour, marker)
             if by_position:
                 _draw_positions(panels[1, column], results, setting, row, colour)
@@ -57,7 +58,9 @@ def _name_axes(axes, x, y):
 def _draw_positions(axes, results, setting, row, colour):
     for record in results.runs.get((setting, row), []):
         curves = record["curves"]
-        losses = [math.exp(min(loss, 50)) for loss in curves.get("test_position_loss", [])]
+        # a span without a finite loss leaves a gap
+        spans = curves.get("test_position_loss", [])
+        losses = [math.nan if loss is None else math.exp(min(loss, 50)) for loss in spans]
         axes.step(curves.get("test_position", []), losses, where="pre", color=colour, linewidth=1.3)
 
 

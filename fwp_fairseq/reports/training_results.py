@@ -1,6 +1,6 @@
 """What the records of a table of trainings say: the outcome of each row in each setting, by scale."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fwp_fairseq.records import SCALES, read_records, record_path, runs_dir
 from fwp_fairseq.reports.failures import failed_section, read_failures
@@ -82,8 +82,14 @@ def load_results(results_dir, table, published, finding):
                 runs.setdefault((record["cell"], record["row"]), []).append(record)
         if runs:
             compared = {"published": published, "finding": finding} if scale == "paper" else {}
-            all_results.append(Results(table, scale, runs, failures, **compared))
+            all_results.append(Results(with_own_rows(table, runs), scale, runs, failures, **compared))
     return all_results, problems
+
+
+def with_own_rows(table, runs):
+    """The table with every row of the runs that is none of the paper's, by its name: an idea beside them."""
+    own = sorted({row for _, row in runs} - table.rows.keys())
+    return replace(table, rows={**table.rows, **{row: row for row in own}})
 
 
 def training_cells(results_dir, table, published, metrics):
@@ -109,8 +115,6 @@ def training_cells(results_dir, table, published, metrics):
 
 def _what_is_wrong(record, table):
     """Why a valid record cannot be shown in this table; None where it can."""
-    if record["row"] not in table.rows:
-        return f"row: expected one of {', '.join(table.rows)}, got {record['row']!r}"
     if record["cell"] not in table.settings:
         return f"cell: expected one of {', '.join(table.settings)}, got {record['cell']!r}"
     for metric in table.numbers if record["status"] == "finished" else ():

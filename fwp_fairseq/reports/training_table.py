@@ -39,7 +39,7 @@ def costs(results, setting):
             tokens = sum(run["metrics"].get("trained_tokens", 0) for run in runs)
             cells[1:] = [
                 listed({f"{run['parameters']:,}" for run in runs}),
-                listed({f"{run['state_size']:,}" for run in runs}),
+                listed({f"{run['state_size']:,}" for run in runs if run["state_size"] is not None}),
                 listed([run["updates"] for run in runs]),
                 listed([run["metrics"].get("best_update", "-") for run in runs]),
                 f"{seconds / 3600:.2f}",

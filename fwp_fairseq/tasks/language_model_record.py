@@ -25,5 +25,7 @@ def language_model_record(cfg, model, dictionary, log: dict, metrics: dict, curv
         KEPT,
         scale="paper" if follows_the_paper(cfg, dictionary, log, metrics) else "mini",
         parameters=model.parameter_count,
-        state_size=model.state_size(cfg.task.tokens_per_sample_eval or cfg.task.tokens_per_sample),
+        state_size=model.state_size(
+            metrics.get("window") or cfg.task.tokens_per_sample_eval or cfg.task.tokens_per_sample
+        ),
     )

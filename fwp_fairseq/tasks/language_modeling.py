@@ -86,7 +86,8 @@ class FastWeightLanguageModelingTask(RecordedTraining, LanguageModelingTask):
 
         The rows of a stream are the sequences of one update: batch size × accumulated batches × processes. Batches
         are dealt out round the processes, so each row stays with one process and one place of the accumulation. The
-        rows of validation are as many times its batch size, so that its loss does not depend on the division either.
+        rows of validation are as many times its batch size: where that is divided as the training's is, its loss does
+        not depend on the division either.
         """
         if not isinstance(dataset, TokenStream):
             return super().get_batch_iterator(

@@ -2,6 +2,8 @@
 
 import math
 
+from fwp_fairseq.tasks.configured import as_configured
+
 SIZES = {
     "small": {"d_model": 128, "segment": 256, "rows": 96, "max_update": 500_000},
     "medium": {"d_model": 256, "segment": 384, "rows": 56, "max_update": 400_000},
@@ -10,6 +12,8 @@ WARMUP = 2000
 # The Transformer-XL's (segment, memory) are equal, and an update has as many tokens as the other models'.
 XL_SEGMENTS = (8, 64, 128, 384)
 XL_MAX_UPDATE, XL_WARMUP, XL_CLAMP_LEN = 200_000, 1000, 384
+# Tokens of the validation and test text but for the very first, which has no context.
+SCORED = {"valid_tokens": 217_645, "test_tokens": 245_568}
 PAPER_DICTIONARY = 267_737  # WikiText-103's 267,735 types, <s> and <pad>
 
 
@@ -22,8 +26,20 @@ def follows_the_paper(cfg, dictionary, log: dict, metrics: dict) -> bool:
     return (
         follows(cfg, sizes)
         and has_the_common_recipe(cfg)
+        and as_configured(cfg, "wikitext103", row_overrides(cfg.task))
         and (log["status"] == "diverged" or log["updates"] == cfg.optimization.max_update and evaluated(cfg, metrics))
     )
+
+
+def row_overrides(task) -> list:
+    """What the scripts give Hydra for a row, see `row_options` in scripts/table_*.sh."""
+    if task.experiment == "table_wikitext103_ablation":
+        return ["row=delta", f"+ablation={task.row}"]
+    if task.experiment != "table_wikitext103_unbounded":
+        return [f"row={task.row}"]
+    if task.row.startswith("transformer_xl"):
+        return ["recipe=authors", "row=transformer_xl", f"+unbounded/{task.setting}={task.row}"]
+    return [f"row={task.row}", "+unbounded=fast_weights"]
 
 
 def has_the_common_recipe(cfg) -> bool:
@@ -62,4 +78,11 @@ def schedule(cfg) -> tuple:
 
 
 def evaluated(cfg, metrics) -> bool:
-    return metrics.get("context") == "stream" if cfg.task.carry_state else metrics.get("stride") == 1
+    """Both texts, each token with as much context as the paper gives it."""
+    way = ("stream", None) if cfg.task.carry_state else ("window", 1)
+    window = cfg.task.tokens_per_sample_eval or cfg.task.tokens_per_sample
+    return (
+        (metrics.get("context"), metrics.get("stride") if way[1] else None) == way
+        and metrics.get("window") == window
+        and all(metrics.get(name) == count for name, count in SCORED.items())
+    )

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import List, Optional
@@ -17,7 +18,9 @@ from fwp_fairseq.data.token_stream import DataFolderError
 from fwp_fairseq.tasks import processes
 from fwp_fairseq.tasks.divergence import DivergenceRule
 from fwp_fairseq.tasks.plain_errors import in_plain_words
-from fwp_fairseq.tasks.training_log import TrainingLog
+from fwp_fairseq.tasks.training_log import TrainingLog, read_training_log
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -55,11 +58,14 @@ class RecordedTraining:
         self.rule = DivergenceRule(cfg.divergence_span)
         self.log = TrainingLog()
         self.diverged = None  # the reason, once there is one
+        self.ended = False  # whether training.json is to say so as soon as the checkpoint is there
         self.validating = False
         self.evaluated = self.to_evaluate = 0
 
     def begin_training(self) -> None:
         interruption.listen()
+        if processes.is_first():
+            logger.info(size_of_an_update(self.cfg))
 
     # What the run of wandb says, see `wandb_run.install`.
 
@@ -129,7 +135,7 @@ class RecordedTraining:
         if self.diverged is None:
             self.diverged = reason
             compat.request_stop(f"diverged at update {update}: {reason}")
-            self.write_log("diverged", update)
+            self.ended = True
 
     def valid_step(self, sample, model, criterion):
         self.validating = True
@@ -147,7 +153,19 @@ class RecordedTraining:
         if not math.isfinite(loss):
             self.stop_diverged(update, f"the validation loss is {loss}")
         else:
-            self.write_log("finished" if update >= self.cfg.max_update else "running", update)
+            self.ended = update >= self.cfg.max_update
+            self.write_log("running", update)
+
+    def checkpoint_saved(self, update) -> None:
+        """What training.json says to have ended has its last checkpoint, wherever the process was killed."""
+        if self.ended:
+            self.write_log("finished" if self.diverged is None else "diverged", update)
+
+    def was_trained_before(self, update) -> None:
+        """A kill may have come between the last checkpoint and the word that it is the last."""
+        log = read_training_log(self.cfg.save_dir)
+        if log is None or log["status"] == "running":
+            self.write_log("finished", update)
 
     def write_log(self, status, update):
         if processes.is_first():
@@ -188,6 +206,15 @@ class RecordedTraining:
                 f"task.data={self.cfg.data}: its dictionary is not the one that the checkpoint was trained with; give the "
                 "data of that training, or to train anew another checkpoint.save_dir"
             )
+
+
+def size_of_an_update(cfg) -> str:
+    """What an update takes in over all processes, for the log: it is what must stay the same on other machines."""
+    batch, unit = (cfg.batch_size, "rows") if cfg.batch_size else (cfg.max_tokens, "tokens at most")
+    accumulated, world = cfg.update_freq[0], cfg.world_size
+    length = f" of {cfg.tokens_per_sample} tokens" if cfg.batch_size and "tokens_per_sample" in cfg else ""
+    total = batch * accumulated * world
+    return f"an update has {total:,} {unit}{length}: {batch:,} a batch, {accumulated} accumulated, processes: {world}"
 
 
 def begin_recorded_training(cfg) -> None:

@@ -56,6 +56,14 @@ check_number() {
     [[ $2 =~ ^[1-9][0-9]*$ ]] || usage_error "$1: expected a whole number >= 1, got '$2'"
 }
 
+# The words of a list, in their order.
+each_once() {
+    local word words=""
+    for word in ${2//,/ }; do [[ " $words " == *" $word "* ]] || words+=" $word"; done
+    [ -n "$words" ] || usage_error "$1: names nothing, got '$2'; leave the option out for its default"
+    printf '%s' "${words# }"
+}
+
 # A number that the configuration of a row has: `row_value batch_size ROW`.
 row_value() {
     local file value
@@ -95,6 +103,7 @@ parse_options() {
         shift 2
     done
     check_in --setting "$all_settings" "$setting"
+    rows=$(each_once --rows "$rows") && seeds=$(each_once --seeds "$seeds") || exit
     check_in --rows "$all_rows" "$rows"
     check_in --precision "fp32 bf16 fp16" "$precision"
     [ -z "$step" ] || check_in --step "train evaluate" "$step"
@@ -107,8 +116,11 @@ parse_options() {
         check_number --max-update "$max_update"
         [ "$results" != results ] ||
             usage_error "--max-update makes other runs than the table's: give them their own --results"
-        [ "$max_update" != "$(row_value warmup_updates "${rows%%,*}")" ] ||
-            usage_error "--max-update $max_update is the whole warm-up of the learning rate: give a larger or smaller one"
+        for name in ${rows//,/ }; do
+            [ "$max_update" != "$(row_value warmup_updates "$name")" ] ||
+                usage_error "--max-update $max_update is the whole warm-up of the learning rate of $name: give a larger" \
+                    "or smaller one"
+        done
     fi
     check_batch
     if [ "$precision" = fp16 ] && [ "$action" = run ] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
@@ -131,6 +143,7 @@ corpus_data() {
 training_command() {
     local row=$1 seed=$2 options=() batch
     folder=runs/$experiment/$row/$setting/seed$seed${max_update:+-$max_update-updates}
+    [ "$precision" = fp32 ] || folder+=-$precision
     row_options "$row"
     batch=$(row_value "$batch_field" "$row")
     train=(fairseq-hydra-train --config-dir "$configs" --config-name "$setting" "${options[@]}")
@@ -211,7 +224,7 @@ preflight_task() {
     done
     updates=${max_update:-$updates}
     local max_update=10
-    training_command "$row" "${seeds%%,*}"
+    training_command "$row" "${seeds%% *}"
     train+=("checkpoint.save_dir=$preflight_folder/$row" checkpoint.no_save=true dataset.max_valid_steps=1)
     train+=(common.log_format=json common.log_interval=2)
     printf '%s\t%s\t%s\t%s\n' "$row/$setting" "$updates" "$(row_value validate_interval_updates "$row")" \

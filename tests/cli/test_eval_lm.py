@@ -108,7 +108,42 @@ def test_data_that_is_not_that_of_the_training_is_refused(trained_lm, tmp_path, 
     (data / "dict.txt").write_text(words)
     (data / "text_stats.json").write_text(json.dumps({"test": {"tokens": 99}}))
     assert run(trained_lm.checkpoint, data) == 1
+    assert "test lacks words, lines, bytes" in capsys.readouterr().err
+    (data / "text_stats.json").write_text(json.dumps({"test": {"tokens": 99, "words": 1, "lines": 1, "bytes": 1}}))
+    assert run(trained_lm.checkpoint, data) == 1
     assert "150 tokens" in capsys.readouterr().err
+
+
+def test_a_record_is_replaced_only_by_one_with_the_same_numbers(trained_lm, tmp_path, capsys):
+    assert run(trained_lm.checkpoint, trained_lm.data, "--results", tmp_path) == 0  # valid and test
+    path = tmp_path / "runs/table_wikitext103/delta/mini/seed1.json"
+    assert {"valid_ppl", "test_ppl"} <= read_record(path)["metrics"].keys()
+    kept = path.read_bytes()
+    for arguments, words in (
+        (["--split", "test"], "numbers of valid too, which would be lost: evaluate --split valid --split test"),
+        (["--stride", "4"], "evaluated with stride 1, this would be 4"),
+        (["--window", "8"], "evaluated with window 16, this would be 8"),
+    ):
+        assert run(trained_lm.checkpoint, trained_lm.data, "--results", tmp_path, *arguments) == 1
+        assert words in capsys.readouterr().err and path.read_bytes() == kept
+    assert run(trained_lm.checkpoint, trained_lm.data, "--results", tmp_path) == 0
+
+
+def test_a_training_that_still_runs_has_no_record(trained_lm, tmp_path, capsys):
+    folder = copy_of(trained_lm, tmp_path / "run")
+    (folder / "training.json").write_text(json.dumps({**trained_lm.log, "status": "running", "updates": 40}))
+    assert run(folder / "checkpoint_best.pt", trained_lm.data, "--results", tmp_path / "results") == 1
+    assert "the training has not ended (update 40)" in capsys.readouterr().err
+    assert not list((tmp_path / "results").rglob("*.json"))
+    assert run(folder / "checkpoint_best.pt", trained_lm.data) == 0
+
+
+@pytest.mark.parametrize("option", ["--window", "--batch-size"])
+@pytest.mark.parametrize("value", ["0", "-3", "many"])
+def test_numbers_that_are_none_are_named(trained_lm, capsys, option, value):
+    with pytest.raises(SystemExit) as stop:
+        run(trained_lm.checkpoint, trained_lm.data, f"{option}={value}")
+    assert stop.value.code == 2 and f"{option}: expected a whole number >= 1, got '{value}'" in capsys.readouterr().err
 
 
 # One stream
@@ -131,8 +166,9 @@ def test_a_streaming_model_reads_the_split_in_one_pass(streaming_lm, tmp_path):
 def test_the_length_of_a_segment_changes_nothing_for_fast_weights(streaming_lm, tmp_path, capsys):
     losses = []
     for segment in (16, 7, 149):
-        assert run(streaming_lm.checkpoint, streaming_lm.data, "--window", segment, "--results", tmp_path) == 0
-        losses.append(read_record(tmp_path / "runs/table_wikitext103/delta/mini/seed1.json")["metrics"]["test_loss"])
+        results = tmp_path / str(segment)
+        assert run(streaming_lm.checkpoint, streaming_lm.data, "--window", segment, "--results", results) == 0
+        losses.append(read_record(results / "runs/table_wikitext103/delta/mini/seed1.json")["metrics"]["test_loss"])
     assert losses[1:] == pytest.approx(losses[:1] * 2, abs=1e-4)
     assert run(streaming_lm.checkpoint, streaming_lm.data, "--context", "window") == 0  # cut on purpose
     assert "stride 1" in capsys.readouterr().out

@@ -78,6 +78,32 @@ def test_scores_translations_and_settings_are_recorded(copy, data, tmp_path, cap
     assert (results / "figures/table_wmt14_mini.png").stat().st_size > 10_000
 
 
+def test_what_is_recorded_is_replaced_only_by_the_same(copy, data, tmp_path, capsys):
+    checkpoint, results = copy / "checkpoint_best.pt", tmp_path / "results"
+    assert run(checkpoint, data, "--results", results, "--beam", 1) == 0  # valid and test
+    kept = {path: path.read_bytes() for path in results.rglob("seed1.*")}
+    assert len(kept) == 4
+    for arguments, words in (
+        (["--beam", 1, "--split", "test"], "numbers of valid too"),
+        (["--beam", 2], "evaluated with beam 1, this would be 2"),
+    ):
+        assert run(checkpoint, data, "--results", results, *arguments) == 1
+        assert words in capsys.readouterr().err
+    [path] = [path for path in kept if path.suffix == ".json"]
+    path.write_text(kept[path].decode().replace('"scale": "mini"', '"scale": "paper"'))
+    assert run(checkpoint, data, "--results", results, "--beam", 1) == 1
+    assert "must not replace" in capsys.readouterr().err
+    path.write_bytes(kept[path])
+    assert kept == {path: path.read_bytes() for path in results.rglob("seed1.*")}
+
+
+@pytest.mark.parametrize("option", ["--beam=0", "--max-tokens=0", "--lenpen=nan", "--lenpen=long"])
+def test_numbers_that_are_none_are_named(copy, data, capsys, option):
+    with pytest.raises(SystemExit) as stop:
+        run(copy / "checkpoint_best.pt", data, option)
+    assert stop.value.code == 2 and f"argument {option.split('=')[0]}: expected a" in capsys.readouterr().err
+
+
 def test_a_diverged_run_gets_its_record_without_translations(copy, data, tmp_path):
     log = json.loads((copy / "training.json").read_text())
     (copy / "training.json").write_text(json.dumps({**log, "status": "diverged", "reason": "the loss is nan"}))
@@ -105,10 +131,11 @@ def swap_words(run, data):
         (lambda run, data: (run / "training.json").unlink(), ["training.json"]),
         (lambda run, data: (data / "ref.test.tgt").unlink(), ["references", "test"]),
         (lambda run, data: (data / "ref.test.tgt").write_text("A\n"), ["the 1 sentences of the split test", "not in the split"]),
+        (lambda run, data: (data / "text_stats.json").unlink(), ["text_stats.json", "FileNotFoundError", "data_prep"]),
         (swap_words, ["dictionary"]),
         (lambda run, data: torch.save({"cfg": None, "model": {}}, run / "checkpoint_best.pt"), ["checkpoint_best.pt"]),
     ],
-    ids=["truncated", "missing", "no log", "no references", "other references", "other dictionary", "other model"],
+    ids=["truncated", "missing", "no log", "no references", "other references", "no counts", "other dictionary", "other model"],
 )
 def test_what_does_not_fit_is_one_clear_error_and_leaves_no_record(copy, data, tmp_path, capsys, damage, words):
     changed = shutil.copytree(data, tmp_path / "data-bin")

@@ -227,10 +227,21 @@ def test_no_records_names_the_folder_and_the_script(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_curve_of_ones_own_stands_beside_the_papers(tmp_path, capsys):
+    record_cell(tmp_path, "figure_capacity", "elu", 40, best=0.1, last=0.1234)
+    for name in ("mine", "yours"):
+        record_cell(tmp_path, "figure_capacity", name, 40, best=0.01, last=0.0567)
+    assert main(["figure_capacity", "--results", str(tmp_path)]) == 0
+    table = (tmp_path / "tables/figure_capacity.md").read_text()
+    assert "## mine" in table and "0.0567" in table
+    [results], _ = load_results(tmp_path, figure_capacity.FIGURE)
+    legend = [text.get_text() for text in synthetic_plot.draw(results).axes[0].get_legend().get_texts()]
+    assert {"mine", "yours", "elu"} <= set(legend)
+
+
 @pytest.mark.parametrize(
     "row, cell, metrics, reason",
     [
-        ("dpfp_9", "S40", {"best_loss": 0.1, "last_loss": 0.1}, "row: expected one of softmax"),
         ("elu", "forty", {"best_loss": 0.1, "last_loss": 0.1}, "such as S40"),
         ("elu", "S60", {"best_loss": 0.1}, "last_loss is missing"),
         ("elu", "S60", {"best_loss": "low", "last_loss": 0.1}, "best_loss must be a number"),

@@ -50,6 +50,15 @@ def test_all_writes_every_table_figure_and_the_page(results, capsys):
     assert run("check", results) == 0
 
 
+def test_a_readme_that_is_no_page_of_results_is_not_replaced(results, tmp_path, capsys):
+    other = tmp_path / "project"
+    other.mkdir()
+    (other / "README.md").write_text("# My project\n")
+    assert run("all", results, "--out", str(other)) == 1
+    assert "is no page of results" in capsys.readouterr().err
+    assert (other / "README.md").read_text() == "# My project\n" and len(list(other.iterdir())) == 1
+
+
 def test_list_counts_what_was_run(results, capsys):
     assert run("list", results) == 0
     lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines()}

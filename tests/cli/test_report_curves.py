@@ -65,6 +65,17 @@ def test_records_and_running_trainings_are_on_one_plot(draw, folders, capsys):
     assert (folders[1] / "curves_table_x.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_short_runs_do_not_take_the_place_of_long_ones(draw, folders):
+    _, runs = folders
+    for place in ("table_x/softmax/mini/seed1-10-updates", "preflight/table_x/softmax"):
+        (runs / place).mkdir(parents=True)
+        (runs / place / "training.json").write_text(json.dumps(training_log("softmax", 1, status="finished")))
+    (drawn, *_), status = draw("--rows", "softmax")
+    assert status == 0 and [len(curve.y) for curve in drawn] == [2, 1]
+    (drawn, *_), _ = draw("--rows", "softmax", "--setting", "mini")
+    assert [len(curve.y) for curve in drawn] == [2]
+
+
 def test_rows_metric_and_tokens_as_asked(draw, tmp_path):
     out = tmp_path / "here" / "a.png"
     axes = ["--x", "tokens", "--metric", "train_loss"]

@@ -3,7 +3,7 @@
 import pytest
 
 from fwp_fairseq.cli.report import main
-from fwp_fairseq.records import new_record, write_record
+from fwp_fairseq.records import new_record, read_record, write_record
 from fwp_fairseq.reports import REPORTS, training_plot
 from fwp_fairseq.reports.table_wikitext103 import TABLE
 from fwp_fairseq.reports.table_wikitext103_unbounded import TABLE as UNBOUNDED
@@ -107,14 +107,36 @@ def test_the_picture_has_a_line_a_run_and_a_cross_where_one_diverged(tmp_path):
     assert [line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() == "X"] == [900]
 
 
+def test_a_row_of_ones_own_stands_below_the_papers(tmp_path, capsys):
+    write(tmp_path, "delta", 36.0, setting="mini", scale="mini")
+    write(tmp_path, "mine", 31.5, setting="mini", scale="mini")
+    assert main(["table_wikitext103", "--results", str(tmp_path)]) == 0
+    table = (tmp_path / "tables" / "table_wikitext103_mini.md").read_text()
+    assert "31.50" in cells(table, "mine").values() and "36.00" in cells(table, "delta (elu)").values()
+    [results], _ = load_results(tmp_path, TABLE, {}, None)
+    assert "mine" in [line.get_label() for line in training_plot.draw(results).axes[0].get_lines()]
+    assert main(["all", "--brief", "--results", str(tmp_path)]) == 0
+    assert main(["check", "--results", str(tmp_path)]) == 0
+
+
+def test_a_stream_that_blows_up_leaves_a_gap(tmp_path):
+    write(tmp_path, "delta", 36.0, setting="mini", scale="mini", table="table_wikitext103_unbounded")
+    path = tmp_path / "runs/table_wikitext103_unbounded/delta/mini/seed1.json"
+    record = read_record(path)
+    record["curves"] |= {"test_position": [64, 128], "test_position_loss": [3.0, None]}
+    record["state_size"], record["status"] = None, "diverged"
+    write_record(tmp_path, record)
+    assert main(["table_wikitext103_unbounded", "--results", str(tmp_path)]) == 0
+    assert (tmp_path / "figures/table_wikitext103_unbounded_mini.png").stat().st_size > 10_000
+
+
 def test_records_that_cannot_be_shown_are_named_and_the_rest_reported(tmp_path, capsys):
     write(tmp_path, "delta", 36.0)
-    write(tmp_path, "no_such_row", 36.0)
     write(tmp_path, "linear", 36.0, setting="large")
     write(tmp_path, "performer", 36.0, test_ppl="fast")
     assert main(["table_wikitext103", "--results", str(tmp_path)]) == 1
     error = capsys.readouterr().err
-    for words in ("got 'no_such_row'", "got 'large'", "test_ppl must be a number, got 'fast'"):
+    for words in ("got 'large'", "test_ppl must be a number, got 'fast'"):
         assert words in error
     assert "36.00" in (tmp_path / "tables" / "table_wikitext103.md").read_text()
 

@@ -6,6 +6,7 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from fwp_fairseq.generation import Sampler, generate
 from fwp_fairseq.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 WIKITEXT103_SYMBOLS = range(267_737)  # 267,735 types, <s> and <pad>
@@ -107,6 +108,16 @@ def test_without_memory_every_segment_is_a_fresh_start():
     parts, state = in_segments(model, tokens, 4)
     assert_close(parts[:, 4:], in_segments(model, tokens[:, 4:])[0])
     assert [tuple(memory.shape) for memory in state] == [(2, 0, 16)] * 2
+
+
+@pytest.mark.parametrize("mem_len", [0, 5])
+def test_a_symbol_is_generated_with_all_that_a_segment_remembers(mem_len):
+    """Without memory, what was generated is read again with what was there before it."""
+    model, likeliest = tiny(mem_len=mem_len), Sampler(temperature=0)
+    prompt = [4, 5, 6, 7]
+    first, second = generate(model, prompt, 2, window=5, sampler=likeliest)
+    assert [first] == list(generate(model, prompt, 1, window=5, sampler=likeliest))
+    assert [second] == list(generate(model, [*prompt, first], 1, window=5, sampler=likeliest))
 
 
 def test_training_and_evaluation_have_their_own_memory_and_clamping():

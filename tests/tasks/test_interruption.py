@@ -1,5 +1,6 @@
 """A run that is stopped, killed, or out of space loses nothing that was written, and goes on where it was."""
 
+import json
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from fwp_fairseq import checkpoints, interruption
+from fwp_fairseq.tasks.training_log import read_training_log
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,6 +125,23 @@ def test_a_full_disk_ends_the_run_with_the_reason_and_leaves_the_last_checkpoint
     assert "no space for a checkpoint" in outcome and str(tmp_path) in outcome
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == middle.read_bytes()
     assert not list(tmp_path.glob("*.tmp"))
+    # 60 updates are trained but not kept: it is not to be evaluated as if they were
+    assert read_training_log(tmp_path)["status"] == "running"
+    assert train_lm(tmp_path) == 0
+    assert read_training_log(tmp_path) == {**trained_lm.log, **measured(read_training_log(tmp_path))}
+
+
+def measured(log):
+    return {name: log[name] for name in ("wall_seconds", "peak_memory_mb")}
+
+
+def test_a_kill_right_after_the_last_checkpoint_leaves_a_run_that_can_be_ended(train_lm, tmp_path):
+    assert train_lm(tmp_path, "optimization.max_update=5") == 0
+    log = read_training_log(tmp_path)
+    assert log["status"] == "finished"
+    (tmp_path / "training.json").write_text(json.dumps({**log, "status": "running"}))
+    assert train_lm(tmp_path, "optimization.max_update=5") == 0
+    assert read_training_log(tmp_path) == {**log, **measured(read_training_log(tmp_path))}
 
 
 def test_a_finished_run_is_left_as_it_is(train_lm, tmp_path):
@@ -158,8 +177,9 @@ time.sleep(600)
 
 def test_the_fields_of_another_model_are_listed(trained_lm, train_lm, capfd):
     before = {path: path.stat().st_mtime_ns for path in trained_lm.save_dir.iterdir()}
-    assert train_lm(trained_lm.save_dir, "model.layers=3", "model.update_rule=sum") != 0
+    assert train_lm(trained_lm.save_dir, "model.layers=3", "model.update_rule=sum", "common.bf16=true") != 0
     error = capfd.readouterr().err
+    assert "common.bf16 is False, here True" in error
     assert "model.layers is 2, here 3" in error and "model.update_rule is delta, here sum" in error
     assert before == {path: path.stat().st_mtime_ns for path in trained_lm.save_dir.iterdir()}
 

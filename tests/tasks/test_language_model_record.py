@@ -16,7 +16,8 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "wikitext103"
 WIKITEXT103_SYMBOLS = range(267_737)
 
 
-def record_of(*overrides, setting="small", dictionary=WIKITEXT103_SYMBOLS, stride=1, context="window", valid_ppl=36.0, **log):
+def record_of(*overrides, setting="small", dictionary=WIKITEXT103_SYMBOLS, stride=1, context="window", window=None, valid_ppl=36.0,
+              test_tokens=245_568, **log):  # fmt: skip
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONFIGS), version_base="1.1"):
         cfg = compose(setting, overrides=list(overrides))
@@ -31,7 +32,9 @@ def record_of(*overrides, setting="small", dictionary=WIKITEXT103_SYMBOLS, strid
         "peak_memory_mb": 100.0, "device": "cpu", "curves": {"updates": [4000, 8000], "train_loss": [4.0, 3.9], "valid_loss": [3.6, 3.7]},
         **log,
     }  # fmt: skip
-    metrics = {"context": context, "stride": stride, "valid_ppl": valid_ppl, "test_ppl": 37.0}
+    window = window or cfg.task.tokens_per_sample_eval or cfg.task.tokens_per_sample
+    metrics = {"context": context, "stride": stride, "window": window, "valid_ppl": valid_ppl, "test_ppl": 37.0}
+    metrics |= {"valid_tokens": 217_645, "test_tokens": test_tokens}
     metrics = {} if log["status"] == "diverged" else metrics
     record = language_model_record(cfg, model, dictionary, log, metrics, {"test_position": [64, 128]})
     validate_record(record)
@@ -60,15 +63,21 @@ def test_the_ablation_and_a_divided_batch_are_the_papers_too():
     [
         "optimization.lr=[0.0005]", "optimization.max_update=1000", "dataset.batch_size=48", "model.layers=8",
         "task.order=blocks", "task.tokens_per_sample=128", "lr_scheduler.warmup_updates=0", "model.dropout=0.2",
+        "optimizer._name=sgd", "optimizer.adam_betas=[0.9,0.98]", "optimizer.weight_decay=0.1", "common.bf16=true",
+        "common.fp16=true", "+lr_scheduler.min_lr=1e-4", "model.update_rule=sum", "model.attention=softmax",
+        "row=linear task.row=delta", "task.row=mine", "+dataset.max_valid_steps=1", "dataset.valid_subset=train",
+        "task.tokens_per_sample_eval=64", "row=dpfp_delta model.nu=3", "task.divergence_span=1",
     ],
 )  # fmt: skip
 def test_any_other_setting_is_a_mini_run(override):
-    assert record_of(override)["scale"] == "mini"
+    assert record_of(*override.split())["scale"] == "mini"
 
 
 def test_other_words_strides_and_unfinished_runs_are_mini_runs():
     assert record_of(dictionary=range(2_001))["scale"] == "mini"
     assert record_of(stride=16)["scale"] == "mini"
+    assert record_of(window=8)["scale"] == "mini"
+    assert record_of(test_tokens=5)["scale"] == "mini"
     assert record_of(updates=400_000)["scale"] == "mini"
     assert record_of(setting="mini", dictionary=range(2_001))["scale"] == "mini"
 
