@@ -157,6 +157,17 @@ def test_what_is_trained_in_another_precision_has_a_folder_of_its_own(checkout):
     assert "checkpoint.save_dir=runs/table_wikitext103/delta/mini/seed1-bf16" in training and "common.bf16=true" in training
 
 
+@pytest.mark.parametrize("accumulate, status", [(100, 0), (1000, 2)])
+def test_a_batch_of_translation_is_not_divided_to_nothing(checkout, accumulate, status):
+    result = dry_run(checkout, "table_wmt14.sh", "--rows", "linear", "--accumulate", str(accumulate))
+    assert result.returncode == status
+    if status:
+        assert "--accumulate 1000 leaves less than 250 of the 25000 tokens" in result.stderr
+    else:
+        [training] = commands(result, "fairseq-hydra-train")
+        assert {"dataset.max_tokens=250", "optimization.update_freq=[100]"} <= set(training)
+
+
 def test_a_stream_has_no_stride(checkout):
     result = dry_run(checkout, "table_unbounded.sh", "--stride", "4")
     assert result.returncode == 2 and "'--stride'" in result.stderr

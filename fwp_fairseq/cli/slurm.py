@@ -4,10 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from fwp_fairseq.cli.sweep import FIGURES
 from fwp_fairseq.slurm import SlurmError
 from fwp_fairseq.slurm.chain import Chain
 from fwp_fairseq.slurm.preflight import known_speeds, measure_figure, measure_table
-from fwp_fairseq.slurm.resources import load_resources
+from fwp_fairseq.slurm.resources import STEPS, load_resources
 from fwp_fairseq.slurm.tasks import read_tasks
 
 DESCRIPTION = """\
@@ -91,11 +92,11 @@ def _parser():
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(run, about, experiment=True):
+    def command(run, about, experiment=True, experiments=None):
         each = commands.add_parser(run.__name__.replace("_", "-"), help=about, description=about)
         each.set_defaults(run=run)
         if experiment:
-            each.add_argument("experiment", help="table or figure, table_wikitext103 say")
+            each.add_argument("experiment", choices=experiments, help="table or figure, table_wikitext103 say")
             each.add_argument("--results", type=Path, default=Path("results"), help="folder of records (default: results)")
         return each
 
@@ -108,11 +109,12 @@ def _parser():
     each.add_argument("--folder", required=True, help="where the trainings leave training.json")
     each.add_argument("--seeds", type=int, default=1, help="how many seeds the hours are for (default: 1)")
     each.add_argument("--processes", type=int, default=1, help="of each training (default: 1)")
-    each = command(preflight_figure, "train the largest cells of a figure for some updates; print memory and hours")
+    about = "train the largest cells of a figure for some updates; print memory and hours"
+    each = command(preflight_figure, about, experiments=tuple(FIGURES))
     each.add_argument("--srun", action="store_true", help="on a compute node")
     command(processes, "print how many processes a training has", experiment=False)
     each = command(srun_options, "print what configs/slurm.yaml asks for, one option a line", experiment=False)
-    each.add_argument("--step", default="train", help="train (default), evaluate, cells or table")
+    each.add_argument("--step", default="train", choices=STEPS, help="for which jobs (default: train)")
     return parser
 
 

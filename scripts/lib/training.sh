@@ -76,7 +76,13 @@ row_value() {
 check_batch() {
     local row
     for row in ${rows//,/ }; do
-        [ "$batch_field" = max_tokens ] || [ $(($(row_value batch_size "$row") % (processes * accumulate))) = 0 ] ||
+        if [ "$batch_field" = max_tokens ]; then # a sentence must fit
+            [ $(($(row_value max_tokens "$row") / (processes * accumulate))) -ge 250 ] ||
+                usage_error "--processes $processes times --accumulate $accumulate leaves less than 250 of the" \
+                    "$(row_value max_tokens "$row") tokens of an update to a batch, too few for a sentence"
+            continue
+        fi
+        [ $(($(row_value batch_size "$row") % (processes * accumulate))) = 0 ] ||
             usage_error "--processes $processes times --accumulate $accumulate does not divide the" \
                 "batch of $(row_value batch_size "$row") that $row has"
     done
