@@ -149,6 +149,19 @@ def test_numbers_that_are_none_are_named(trained_lm, capsys, option, value):
 # One stream
 
 
+def test_the_segment_of_evaluation_may_be_another(train_lm, lm_data, tmp_path):
+    """Text of which a Transformer-XL without memory sees a segment alone."""
+    model = ["recipe=authors", "row=transformer_xl", "+unbounded/mini=transformer_xl_1x", "model.mem_len=0"]
+    for name, segment in (("short", 8), ("long", "null")):
+        options = ["optimization.max_update=20", "task.tokens_per_sample=16", f"task.tokens_per_sample_eval={segment}"]
+        assert train_lm(tmp_path / name, *model, *options, "task.row=transformer_xl") == 0
+        assert run(tmp_path / name / "checkpoint_last.pt", lm_data, "--results", tmp_path / name) == 0
+    short, long = (json.loads((tmp_path / name / "training.json").read_text())["curves"] for name in ("short", "long"))
+    assert short["train_loss"] == long["train_loss"] and short["valid_loss"] != long["valid_loss"]
+    path = "runs/table_wikitext103_unbounded/transformer_xl/mini/seed1.json"
+    assert [read_record(tmp_path / name / path)["metrics"]["window"] for name in ("short", "long")] == [8, 16]
+
+
 def test_a_streaming_model_reads_the_split_in_one_pass(streaming_lm, tmp_path):
     checkpoint = streaming_lm.save_dir / "checkpoint_last.pt"
     assert run(checkpoint, streaming_lm.data, "--split", "valid", "--split", "test", "--results", tmp_path) == 0

@@ -7,6 +7,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fwp_fairseq.models.language_model import FastWeightLanguageModel, LanguageModelConfig
+from fwp_fairseq.modules.fast_weight_attention import FastWeightAttention
 from fwp_fairseq.modules.positions import sinusoidal_positions
 
 WIKITEXT103_SYMBOLS = range(267_737)  # 267,735 types, <s> and <pad>
@@ -45,6 +46,13 @@ def tiny(**parts):
 def test_parameters_with_the_vocabulary_of_wikitext103(cfg, parameters):
     with torch.device("meta"):
         assert FastWeightLanguageModel(cfg, WIKITEXT103_SYMBOLS).parameter_count == parameters
+
+
+@pytest.mark.parametrize("d_model, heads, m", [(128, 8, 8), (256, 8, 16)])
+def test_performers_have_as_many_features_as_a_key_has_numbers(d_model, heads, m):
+    """Of the small and the medium setting."""
+    layer = FastWeightAttention(d_model, heads, feature_map="favor")
+    assert (layer.feature_map.m, layer.feature_map.d_phi) == (m, d_model // heads)
 
 
 def test_random_features_are_no_parameters():
