@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.conftest import STREAMING, TINY_LM
+from tests.tasks.test_language_modeling import load
 from tests.tasks.test_translation import TINY as TINY_TRANSLATION
 from tests.tasks.test_translation import write_pairs
 
@@ -97,14 +98,32 @@ def test_two_processes_are_one_training_of_twice_the_batch(kind, data, train, tm
         assert_close(two["task"]["carried"]["state"], one["task"]["carried"]["state"], rtol=1e-3, atol=1e-4)
 
 
+def validation_loss(checkpoint, data):
+    """Of the validation text in four rows, two at a time, with what the checkpoint has; nats a token."""
+    model, task = load(checkpoint, data)
+    task.load_dataset("valid")
+    stream, losses = task.datasets["valid"], []
+    for batch in stream.batches(2, 4):
+        sample = stream.collater([stream[i] for i in batch])
+        log_probs = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
+        there = sample["target"] != task.dictionary.pad()
+        losses.append(-log_probs[there].gather(1, sample["target"][there].unsqueeze(1))[:, 0])
+    losses = torch.cat(losses)
+    assert len(losses) == stream.predictions
+    return losses.mean().item()
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_resume_exactly(kind, data, tmp_path):
+def test_two_processes_resume_exactly(kind, data, lm_data, tmp_path):
     """In the first epoch and in a later one (the synthetic data has one), with dropout and with FAVOR+, of which each
     process draws its own."""
     experiment, config, common, _, random = KINDS[kind]
     arguments = [*common, *random, *data[experiment]]
     train_on_two_processes(experiment, config, tmp_path / "whole", *arguments, "optimization.max_update=27")
     whole = last(tmp_path / "whole")
+    if kind == "language_model":  # validated with the random features that are saved, in every process
+        expected = validation_loss(tmp_path / "whole" / "checkpoint_last.pt", lm_data)
+        assert whole["curves"]["valid_loss"][-1] == pytest.approx(expected, abs=1e-5)
     for update in (9, 18):
         [middle] = (tmp_path / "whole").glob(f"checkpoint_*_{update}.pt")
         folder = tmp_path / f"from_{update}"
