@@ -6,10 +6,11 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
+import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 
-from fwp_fairseq.models.decoder import LanguageModel, PostNormDecoder
+from fwp_fairseq.models.decoder import FIRST_SYMBOL, LanguageModel, PostNormDecoder
 from fwp_fairseq.modules.fast_weight_attention import FastWeightAttention
 from fwp_fairseq.modules.positions import sinusoidal_positions
 from fwp_fairseq.modules.softmax_attention import SoftmaxAttention
@@ -76,10 +77,20 @@ class LanguageModelDecoder(PostNormDecoder):
         # positions are counted down to the end of what is read
         return not self.positional_encoding
 
+    def positions(self, tokens):
+        """(length, d_model), or (batch, length, d_model) where rows end in padding: each counts to its own last token."""
+        length = tokens.shape[1]
+        countdown = sinusoidal_positions(length, self.embedding.embedding_dim, tokens.device)
+        if not (tokens[:, -1:] < FIRST_SYMBOL).any():
+            return countdown
+        padding = (tokens >= FIRST_SYMBOL).flip(1).int().argmax(1, keepdim=True)
+        place = torch.arange(length, device=tokens.device) + padding
+        return countdown[place.clamp(max=length - 1)]
+
     def read(self, tokens, state):
         x = self.embed(tokens)
         if self.positional_encoding:
-            x = x + sinusoidal_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
+            x = x + self.positions(tokens).to(x.dtype)
         x, after = self.drop(x), []
         for layer, before in zip(self.layers, state or [None] * len(self.layers)):
             x, kept = layer(x, before)

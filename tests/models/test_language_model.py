@@ -97,6 +97,15 @@ def test_positions_count_down_to_the_last_token():
         torch.testing.assert_close(positions[row], torch.tensor(expected))
 
 
+@pytest.mark.parametrize("parts", [dict(), dict(attention="softmax"), dict(positional_encoding=False)])
+def test_padding_behind_a_text_changes_nothing(parts):
+    model, text = tiny(**parts).eval(), torch.tensor([[5, 2, 9, 7, 3], [6, 4, 1, 1, 1], [8, 8, 5, 3, 1]])
+    padded = model(text)[0]
+    for row, length in enumerate((5, 2, 4)):
+        alone = model(text[row : row + 1, :length])[0]
+        torch.testing.assert_close(padded[row : row + 1, :length], alone, atol=1e-6, rtol=1e-5)
+
+
 def test_first_layer_gets_the_scaled_embedding_and_the_positions():
     model, symbols = tiny(positional_encoding=True).eval(), torch.tensor([[5, 2, 9]])
     seen = []

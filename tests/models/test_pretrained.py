@@ -108,6 +108,17 @@ def test_a_language_model_scores_and_goes_on_with_a_text(kind, train_lm, streami
     torch.testing.assert_close(model.score("w3 w22 w9")["positional_scores"], expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("trained", ["trained_lm", "streaming_lm"])
+def test_sentences_score_the_same_together_and_alone(trained, request):
+    run = request.getfixturevalue(trained)
+    model = FastWeightLanguageModel.from_pretrained(run.save_dir, "checkpoint_best.pt", run.data)
+    sentences = ["w1 w2 w3", "w1 w2 w3 w4 w5 w6 w7", "w9"]
+    for sentence, together in zip(sentences, model.score(sentences)):
+        torch.testing.assert_close(
+            model.score(sentence)["positional_scores"], together["positional_scores"], atol=1e-5, rtol=1e-5
+        )
+
+
 def test_subwords_are_found_beside_the_data(streaming_lm, tmp_path):
     """The pieces are those of the words "w1", "w2" and so on, so that the model's dictionary has them."""
     data = tmp_path / "data-bin"

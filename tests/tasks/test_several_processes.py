@@ -99,11 +99,11 @@ def test_two_processes_are_one_training_of_twice_the_batch(kind, data, train, tm
 
 
 def validation_loss(checkpoint, data):
-    """Of the validation text in four rows, two at a time, with what the checkpoint has; nats a token."""
+    """Of the validation text in four rows, with what the checkpoint has; nats a token."""
     model, task = load(checkpoint, data)
     task.load_dataset("valid")
     stream, losses = task.datasets["valid"], []
-    for batch in stream.batches(2, 4):
+    for batch in stream.batches(4, 4):
         sample = stream.collater([stream[i] for i in batch])
         log_probs = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
         there = sample["target"] != task.dictionary.pad()
