@@ -24,14 +24,13 @@ has the loss by position in the text."""
 EPILOG = """\
 examples:
   fwp-eval-lm runs/.../checkpoint_best.pt data/wikitext103/data-bin
-  fwp-eval-lm runs/.../checkpoint_best.pt data/mini_lm/data-bin \\
-      --results results
+  fwp-eval-lm runs/.../checkpoint_best.pt data/mini_lm/data-bin --results results
 
 With --results the run's record is written below DIR/runs; it needs the
 training.json that the training left beside the checkpoint. A record that is
-there is replaced only by one with the same numbers, evaluated the same way. A run that diverged
-gets its record without an evaluation. Exit status: 0 done, 1 something is
-wrong with the checkpoint or the data, 2 wrong arguments."""
+there is replaced only by one with the same numbers, evaluated the same way. A
+run that diverged gets its record without an evaluation. Exit status: 0 done,
+1 something is wrong with the checkpoint or the data, 2 wrong arguments."""
 
 
 class EvaluationError(Exception):

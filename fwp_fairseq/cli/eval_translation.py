@@ -27,8 +27,8 @@ What fairseq-generate prints is kept as generate-SPLIT.txt beside the checkpoint
 With --results the run's record is written below DIR/runs, and beside it the
 hypotheses and some samples; that needs the training.json of the training. A
 record that is there is replaced only by one with the same numbers, searched the
-same way. A run that diverged gets its record without translations. Exit status: 0 done,
-1 something is wrong with the checkpoint or the data, 2 wrong arguments."""
+same way. A run that diverged gets its record without translations. Exit status:
+0 done, 1 something is wrong with the checkpoint or the data, 2 wrong arguments."""
 
 SAMPLES = 10
 

@@ -35,9 +35,10 @@ def as_configured(cfg, folder: str, overrides: list) -> bool:
     except HydraException:
         return False
     found = plain(cfg)
-    return all(
-        differing(found[section], expected[section], defaults(section, expected[section]["_name"])) == set()
-        for section in WHOLE
+    if len(cfg.optimization.update_freq) != 1:  # one for each epoch
+        return False
+    return not any(
+        differing(found[section], expected[section], defaults(section, expected[section]["_name"])) for section in WHOLE
     ) and all(
         found[section].get(name, OF_FAIRSEQ.get(name)) == expected[section].get(name, OF_FAIRSEQ.get(name))
         for section, names in PARTS.items()

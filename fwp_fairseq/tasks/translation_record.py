@@ -44,7 +44,6 @@ def follows_the_paper(cfg, log: dict, metrics: dict) -> bool:
         cfg.task.setting == "base"
         and as_configured(cfg, "wmt14_en_de", [f"row={cfg.task.row}"])
         and sizes == (512, 6, 6, 8, 2048, 0.1)
-        and len(optimization.update_freq) == 1
         and abs(tokens - TARGET_TOKENS) <= TARGET_TOKENS / 20
         and (cfg.lr_scheduler._name, cfg.lr_scheduler.warmup_updates) == ("inverse_sqrt", 4000)
         and math.isclose(optimization.lr[0], 7e-4)

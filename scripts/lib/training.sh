@@ -75,7 +75,7 @@ row_value() {
 
 check_batch() {
     local row
-    for row in ${rows//,/ }; do
+    for row in $rows; do
         if [ "$batch_field" = max_tokens ]; then # a sentence must fit
             [ $(($(row_value max_tokens "$row") / (processes * accumulate))) -ge 250 ] ||
                 usage_error "--processes $processes times --accumulate $accumulate leaves less than 250 of the" \
@@ -117,12 +117,12 @@ parse_options() {
     for name in jobs processes accumulate $extra_options; do
         [ -z "${!name}" ] || check_number "--$name" "${!name}"
     done
-    for name in ${seeds//,/ }; do check_number --seeds "$name"; done
+    for name in $seeds; do check_number --seeds "$name"; done
     if [ -n "$max_update" ]; then
         check_number --max-update "$max_update"
         [ "$results" != results ] ||
             usage_error "--max-update makes other runs than the table's: give them their own --results"
-        for name in ${rows//,/ }; do
+        for name in $rows; do
             [ "$max_update" != "$(row_value warmup_updates "$name")" ] ||
                 usage_error "--max-update $max_update is the whole warm-up of the learning rate of $name: give a larger" \
                     "or smaller one"
@@ -240,12 +240,12 @@ preflight_task() {
 preflight() {
     local row srun_options=() preflight_folder=runs/preflight/$experiment tasks
     if on_login_node; then mapfile -t srun_options < <(fwp-slurm srun-options); fi
-    tasks=$(for row in ${rows//,/ }; do preflight_task "$row"; done)
+    tasks=$(for row in $rows; do preflight_task "$row"; done)
     if [ -n "$dry_run" ]; then
         sed 's/.*\t/+ /' <<<"$tasks"
     else
         fwp-slurm preflight "$experiment" --results "$results" --folder "$preflight_folder" \
-            --seeds "$(wc -w <<<"${seeds//,/ }")" --processes "$processes" <<<"$tasks"
+            --seeds "$(wc -w <<<"$seeds")" --processes "$processes" <<<"$tasks"
     fi
 }
 
@@ -276,8 +276,8 @@ run_table() {
         return
     fi
     local row seed record cells=() status=0
-    for seed in ${seeds//,/ }; do
-        for row in ${rows//,/ }; do
+    for seed in $seeds; do
+        for row in $rows; do
             record=$results/runs/$experiment/$row/$setting/seed$seed.json
             if [ -e "$record" ]; then
                 printf '%s seed %s: finished, see %s\n' "$row" "$seed" "$record"

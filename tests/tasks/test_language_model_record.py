@@ -67,6 +67,7 @@ def test_the_ablation_and_a_divided_batch_are_the_papers_too():
         "common.fp16=true", "+lr_scheduler.min_lr=1e-4", "model.update_rule=sum", "model.attention=softmax",
         "row=linear task.row=delta", "task.row=mine", "+dataset.max_valid_steps=1", "dataset.valid_subset=train",
         "task.tokens_per_sample_eval=64", "row=dpfp_delta model.nu=3", "task.divergence_span=1",
+        "optimization.update_freq=[1,8]",
     ],
 )  # fmt: skip
 def test_any_other_setting_is_a_mini_run(override):
